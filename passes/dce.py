@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import reached
 from tiledsl.dialects.scf import ForOp
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -25,22 +26,18 @@ def drop_dead_carried(op: ForOp) -> bool:
     if len(alive) == len(op.results):
         return False
     terminator = op.body.terminator
-    needed: set[Value] = set()
-    pending: list[Value] = [terminator.operands[index] for index in alive]
+    start = [terminator.operands[index] for index in alive]
     for inner in op.body:
         if inner is not terminator and not is_removable(inner):
-            pending += _outer_operands(inner)
+            start += _outer_operands(inner)
     positions = {arg: index for index, arg in enumerate(op.carried)}
-    while pending:
-        value = pending.pop()
-        if value in needed:
-            continue
-        needed.add(value)
-        if value in positions and positions[value] not in alive:
-            alive.add(positions[value])
-            pending.append(terminator.operands[positions[value]])
-        if value.op is not None and value.op.parent is op.body:
-            pending += _outer_operands(value.op)
+
+    def sources(value: Value) -> list[Value]:
+        if value in positions:
+            return [terminator.operands[positions[value]]]
+        return _outer_operands(value.op) if value.op is not None and value.op.parent is op.body else []
+
+    alive.update(positions[value] for value in reached(start, sources) if value in positions)
     dead = [index for index in range(len(op.results)) if index not in alive]
     if not dead:
         return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.analysis.dependence import handed_on
+from tiledsl.analysis.dependence import handed_on, operands_of, reached
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
@@ -197,17 +198,14 @@ def _cut_from_memory(op: tensor.DotOp) -> None:
 
 def _is_loaded_narrow(value: Value) -> bool:
     """Whether a tile is computed, without a loop or a product between, from numbers of less than 32 bits in memory."""
-    seen: set[Value] = set()
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if each in seen or not each.shape or each.op is None:
-            continue
-        seen.add(each)
-        if isinstance(each.op, (triton.LoadOp, triton.LoadBlockOp)) and ELEMENTS[each.dtype].bits < 32:
-            return True
-        pending += each.op.operands
-    return False
+    return any(
+        isinstance(tile.op, (triton.LoadOp, triton.LoadBlockOp)) and ELEMENTS[tile.dtype].bits < 32
+        for tile in reached([value], lambda tile: _tiles(operands_of(tile)))
+    )
+
+
+def _tiles(values: Iterable[Value]) -> list[Value]:
+    return [value for value in values if value.shape]
 
 
 # Layouts
@@ -215,18 +213,9 @@ def _is_loaded_narrow(value: Value) -> bool:
 
 def _reshaped_before(value: Value) -> list[Value]:
     """What is reshaped to other dimensions on the way to a tile."""
-    sources: dict[Value, None] = {}
-    seen: set[Value] = set()
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if each in seen or not each.shape:
-            continue
-        seen.add(each)
-        if isinstance(each.op, tensor.ReshapeOp) and not _keeps_dimensions(each.op):
-            sources[each.op.source] = None
-        pending += _sources(each)
-    return list(sources)
+    makers = [tile.op for tile in reached(_tiles([value]), lambda tile: _tiles(_sources(tile)))]
+    reshapes = [op for op in makers if isinstance(op, tensor.ReshapeOp) and not _keeps_dimensions(op)]
+    return list(dict.fromkeys(op.source for op in reshapes))
 
 
 def _meets_larger(value: Value) -> bool:
@@ -235,20 +224,15 @@ def _meets_larger(value: Value) -> bool:
     Layouts spread, in both directions, along all that is computed element by element, gathers, reductions and
     broadcasts.
     """
-    seen: set[Value] = set()
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if each in seen or not each.shape:
-            continue
-        seen.add(each)
-        if not _fits_into(each.shape, value.shape):
-            return True
-        pending += each.op.operands if isinstance(each.op, tensor.GatherOp) else _sources(each)
-        for user in each.uses:
+
+    def beside(tile: Value) -> list[Value]:
+        values = list(tile.op.operands if isinstance(tile.op, tensor.GatherOp) else _sources(tile))
+        for user in tile.uses:
             if not user.is_terminator:
-                pending += [*user.operands, *user.results]
-    return False
+                values += [*user.operands, *user.results]
+        return _tiles(values)
+
+    return any(not _fits_into(tile.shape, value.shape) for tile in reached(_tiles([value]), beside))
 
 
 def _fits_into(shape: Shape, limit: Shape) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.dependence import ancestors, reached
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
@@ -78,19 +78,10 @@ def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
     varying = {index for index, extent in zip(kernel.body.args, kernel.grid) if constant_of(extent) != 1}
     inside = takewhile(lambda around: around is not kernel, ancestors(op))
     varying.update(around.index for around in inside if isinstance(around, scf.ForOp))
-    return varying <= _sources(op.indices)
+    return varying <= set(reached(op.indices, _sources))
 
 
-def _sources(values: list[Value]) -> set[Value]:
-    """The block and loop indices from which values are computed, and everything in between."""
-    sources: set[Value] = set()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if value in sources:
-            continue
-        sources.add(value)
-        maker = value.op or owner_of(value)
-        if maker is not None:
-            pending += maker.operands
-    return sources
+def _sources(value: Value) -> list[Value]:
+    """What a value is computed from, or, of an argument of a region, what the operation around it takes."""
+    maker = value.op or owner_of(value)
+    return [] if maker is None else list(maker.operands)

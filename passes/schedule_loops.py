@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import handed_on
+from tiledsl.analysis.dependence import handed_on, reached
 from tiledsl.analysis.gluon.plan import query_in_registers
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
@@ -77,16 +77,7 @@ def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
 
 def _may_hold(value: Value, others: Set[Value]) -> bool:
     """Whether a value may be one of `others`, handed on by nothing but branches and loops."""
-    seen: set[Value] = set()
-    left = [value]
-    while left:
-        value = left.pop()
-        if value in others:
-            return True
-        if value not in seen:
-            seen.add(value)
-            left += handed_on(value)
-    return False
+    return any(source in others for source in reached([value], handed_on))
 
 
 def _keep_apart(launch: triton.LaunchOp) -> None:

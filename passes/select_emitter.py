@@ -175,24 +175,24 @@ class SelectEmitter(Pass):
         """Divide the rows of attention and similar kernels. Raises NotRecognised."""
         if self.fast_math:
             mask_after_products(kernel.walk())
-        found = find_softmax_loops(kernel.body)
-        check_rows(kernel.body, found.rows, (found.columns, found.width), {found.query, *found.undivided})
-        if merge_softmax_loops([loop.op for loop in found.loops]):
-            found = find_softmax_loops(kernel.body)
-        compare_columns(op for loop in found.loops for op in loop.op.walk())
-        parts = _consumers(found.rows, found.query)
-        found = self._choose_rescaling(kernel, found, parts)
+        softmax = find_softmax_loops(kernel.body)
+        check_rows(kernel.body, softmax.rows, (softmax.columns, softmax.width), {softmax.query, *softmax.undivided})
+        if merge_softmax_loops([loop.op for loop in softmax.loops]):
+            softmax = find_softmax_loops(kernel.body)
+        compare_columns(op for loop in softmax.loops for op in loop.op.walk())
+        parts = _consumers(softmax.rows, softmax.query)
+        softmax = self._choose_rescaling(kernel, softmax, parts)
         if self.fast_math:
-            divide_rows_once(found.after)
+            divide_rows_once(softmax.after)
             multiply_rows_once(find_softmax_loops(kernel.body).after)
-        found = find_softmax_loops(kernel.body)
-        plan = make_plan(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
-        if self.backend == "auto" and (slower := drawback(found, parts)):
-            raise NotRecognised(slower, found.query)
+        softmax = find_softmax_loops(kernel.body)
+        plan = make_plan(softmax, parts, self.stages, shared_bytes, _store_boxes(softmax.after))
+        if self.backend == "auto" and (slower := drawback(softmax, parts)):
+            raise NotRecognised(slower, softmax.query)
         if plan.in_query:
             plan.in_query.set_attribute("ring", "query")
-        _divide_rows(kernel, found.rows, parts, found.undivided)
-        for loop in found.loops:
+        _divide_rows(kernel, softmax.rows, parts, softmax.undivided)
+        for loop in softmax.loops:
             loop.op.set_attribute("num_stages", plan.stages)
 
     def _choose_rescaling(self, kernel: tile.KernelOp, found: SoftmaxLoops, parts: int) -> SoftmaxLoops:

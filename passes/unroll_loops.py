@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import reached
 from tiledsl.dialects import tile
 from tiledsl.dialects.arith import ConstantOp, constant_of
 from tiledsl.dialects.scf import ForOp
@@ -98,15 +99,13 @@ def _takes_room(loop: Operation, wanted: set[Operation]) -> bool:
 
 
 def _indexes_array(loop: ForOp) -> bool:
-    for op in loop.body.walk():
-        if isinstance(op, (tile.LoadOp, tile.StoreOp)) and tile.buffer_type(op.buffer).scope == "local":
-            pending = list(op.indices)
-            while pending:
-                value = pending.pop()
-                if value is loop.index:
-                    return True
-                pending += value.op.operands if value.op is not None and value.op.is_pure else ()
-    return False
+    accesses = (op for op in loop.body.walk() if isinstance(op, (tile.LoadOp, tile.StoreOp)))
+    indices = [value for op in accesses if tile.buffer_type(op.buffer).scope == "local" for value in op.indices]
+    return loop.index in reached(indices, _pure_operands)
+
+
+def _pure_operands(value: Value) -> list[Value]:
+    return list(value.op.operands) if value.op is not None and value.op.is_pure else []
 
 
 def _unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation]:

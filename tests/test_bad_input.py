@@ -143,6 +143,9 @@ WRITE = "with T.Kernel(1) as bx:\n    A[0, 0] = 1.0"
         ),
         ("A: T.Tensor((4,), None)", "an element type is None; was a tunable left None?", "T.Tensor((4,), None)"),
         ("A: T.Tensor((4,), 'flaot32')", "'flaot32' is not an element type; did you mean 'float32'?", None),
+        ("A: T.Tensor((4,), 'float16x2')", "float16x2: a thread's vectors have no Triton form; write the loop over their elements, with T.Parallel or, in code for one thread, T.vectorized", None),
+        ("A: T.Tensor((4,), T.bfloat16x2)", "T.bfloat16x2: a thread's vectors have no Triton form; write the loop over their elements, with T.Parallel or, in code for one thread, T.vectorized", None),
+        ("A: T.Tensor((4,), 'int4')", "int4: Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel", None),
         ("A: T.ptr", "T.ptr: tensors made from raw addresses are not part of the tile language; pass one tensor and index it", None),
     ],
 )  # fmt: skip

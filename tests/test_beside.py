@@ -8,6 +8,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -19,8 +21,9 @@ import pytest
 import torch
 
 from tests.test_cli import tiledsl
+from tiledsl.child_processes import family
 from tiledsl.commands import beside
-from tiledsl.commands.beside import results, tensors
+from tiledsl.commands.beside import process, results, tensors
 from tiledsl.commands.beside.hooks import without_tuning
 from tiledsl.commands.beside.process import Job, SideProcess, outside
 from tiledsl.commands.beside.recording import Call
@@ -225,6 +228,43 @@ def test_what_one_side_alone_changes_is_compared_with_the_others_input(tmp_path:
     assert compared_with(Call("k", [b, b], doubled), True) == "{'difference': ''}"
 
 
+def test_a_family_has_processes_in_sessions_of_their_own() -> None:
+    inner = (
+        "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        try:
+            assert family(child.pid) == [child.pid, grandchild]
+            assert family(os.getpid())[:1] == [os.getpid()] and {child.pid, grandchild} <= set(family(os.getpid()))
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+            child.kill()
+
+
+def test_the_environment_of_a_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty caches of its own; byte code is kept where it is not to be written beside the packages."""
+    given: list[dict[str, str]] = []
+
+    def popen(command: list[str], env: dict[str, str], **options: Any) -> Any:
+        given.append(env)
+        raise OSError
+
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen}))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    with pytest.raises(OSError):
+        SideProcess(Job("a", tmp_path / "a.py", paths=("/more",)), "tilelang", tmp_path)
+    environment = given[0]
+    assert environment["TRITON_CACHE_DIR"] == str(tmp_path / "tilelang" / "triton_cache_dir")
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == "/more"
+    assert environment["PYTHONDONTWRITEBYTECODE"] == ""
+    assert environment["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode")
+
+
 # Tensors
 
 FP8 = torch.ones(4).to(torch.float8_e4m3fn)
@@ -343,10 +383,10 @@ FOUND = [
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     results.show(FOUND)
     assert capsys.readouterr().out == textwrap.dedent("""\
-        script  kernel   tiledsl ms  tilelang ms  ratio  compile s  compile s  outputs
-        a.py    gemm         0.5000       1.0000  2.000        1.0          -  agree
-        a.py    gemm #2      0.5000       0.2500  0.500        1.0          -  differ
-        a.py    sort              -            -      -        1.0          -
+        script  kernel   tiledsl ms  tilelang ms  ratio  tiledsl compile s  tilelang compile s  outputs
+        a.py    gemm         0.5000       1.0000  2.000                1.0                   -  agree
+        a.py    gemm #2      0.5000       0.2500  0.500                1.0                   -  differ
+        a.py    sort              -            -      -                1.0                   -
         a.py: gemm #2: outputs differ: output 0: relative difference 0.5
         a.py: gemm #2: slower: no TMA
         a.py: sort: tiledsl: a.py:3:1: error: no

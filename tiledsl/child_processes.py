@@ -6,7 +6,10 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import IO, TextIO
 
 _LINES = 12
@@ -28,6 +31,18 @@ def python_environment(**own: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), **own}
 
 
+def ask_module(name: str, request: bytes, **own: str) -> tuple[int, bytes, str]:
+    """Run a module in a Python of its own until it ends, with the request as its stdin: its status, its answer on
+    stdout, and what it printed to stderr, which is a file. `own` are variables of its environment."""
+    with tempfile.TemporaryFile(prefix="tiledsl-process-") as log:
+        done = subprocess.run(
+            python_module(name), input=request, stdout=subprocess.PIPE, stderr=log, cwd="/",
+            env=python_environment(**own),
+        )  # fmt: skip
+        log.seek(0)
+        return done.returncode, done.stdout, log.read().decode(errors="replace")
+
+
 def end_of(status: int) -> str:
     """How a process ended, by its status as subprocess gives it: `SIGSEGV` or `exit status 3`."""
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -38,6 +53,18 @@ def kill_group(process: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             kill(process, signal.SIGKILL)
+
+
+def family(process: int) -> list[int]:
+    """A process and all that descend from it, in whatever session, parents first; itself alone without /proc."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parents[int(path.parent.name)] = int(path.read_bytes().rpartition(b")")[2].split()[1])
+    found = [process]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
 
 
 def last_words(log: IO[bytes]) -> list[str]:

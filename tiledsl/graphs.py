@@ -78,22 +78,22 @@ def _accesses(launch: Operation) -> tuple[set[str], set[str]]:
     writes: set[str] = set()
     for op in launch.walk():
         if isinstance(op, tile.CopyOp):
-            found: Iterable[tuple[Value, set[str]]] = ((op.source, reads), (op.target, writes))
+            touched: Iterable[tuple[Value, set[str]]] = ((op.source, reads), (op.target, writes))
         elif isinstance(op, tile.LoadOp):
-            found = ((op.buffer, reads),)
+            touched = ((op.buffer, reads),)
         elif isinstance(op, tile.StoreOp):
-            found = ((op.buffer, writes),)
+            touched = ((op.buffer, writes),)
         elif isinstance(op, tile.AtomicOp):
-            found = ((op.buffer, reads), (op.buffer, writes))
+            touched = ((op.buffer, reads), (op.buffer, writes))
         elif isinstance(op, triton.LoadOp):
-            found = ((op.pointer, reads),)
+            touched = ((op.pointer, reads),)
         elif isinstance(op, triton.StoreOp):
-            found = ((op.pointer, writes),)
+            touched = ((op.pointer, writes),)
         elif isinstance(op, triton.AtomicOp):
-            found = ((op.pointer, reads), (op.pointer, writes))
+            touched = ((op.pointer, reads), (op.pointer, writes))
         else:
             continue
-        for value, names in found:
+        for value, names in touched:
             root = _root(value)
             if root is not None:
                 names.add(root.name)

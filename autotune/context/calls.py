@@ -57,17 +57,17 @@ def call_kernel(tuned: AutotunedFunction, arguments: Sequence[Any], keywords: Ma
     assert session is not None
     call = tuned._call(arguments, keywords)
     key = tuned._memory_key(call)
-    known = tuned.known(key, call)
-    if known is None and tuned.looks_into_files and not session.has((id(tuned), key)):
-        known = tuned.from_files(call)
-        if known is None and tuned.options.on_miss != "tune":
-            known = tuned.compile(*arguments, **keywords)
-        if known is not None:
-            tuned.remember(key, known)
-    if known is not None and not session.has((id(tuned), key)):
+    result = tuned.known(key, call)
+    if result is None and tuned.looks_into_files and not session.has((id(tuned), key)):
+        result = tuned.from_files(call)
+        if result is None and tuned.options.on_miss != "tune":
+            result = tuned.compile(*arguments, **keywords)
+        if result is not None:
+            tuned.remember(key, result)
+    if result is not None and not session.has((id(tuned), key)):
         if not tuned.jit.is_eager:
-            return known
-        kernel: Any = known.kernel
+            return result
+        kernel: Any = result.kernel
     else:
         in_context = KernelInContext(tuned, key, call, tuned._problem(call))
         if not tuned.jit.is_eager:

@@ -122,20 +122,20 @@ def _read_csv(path: Path) -> ExternalFile:
 def _write_csv(file: ExternalFile) -> bytes:
     columns = file.rest.get("columns") or list(
         dict.fromkeys([
-            *(name for each in file.entries for name in each.arguments),
-            *(name for each in file.entries for name in each.config), "us",
+            *(name for entry in file.entries for name in entry.arguments),
+            *(name for entry in file.entries for name in entry.config), "us",
         ])
     )  # fmt: skip
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    for each in file.entries:
-        if each.rule != "exact":
-            raise TileError(f"aiter's CSV is of single problems; {file.kernel} has one for {each.rule}")
-        cells = each.rest.get("cells")
+    for entry in file.entries:
+        if entry.rule != "exact":
+            raise TileError(f"aiter's CSV is of single problems; {file.kernel} has one for {entry.rule}")
+        cells = entry.rest.get("cells")
         if cells is None:
-            us = "" if each.latency_ms is None else f"{each.latency_ms * 1e3:.6g}"
-            cells = {**each.arguments, **each.config, "us": us}
+            us = "" if entry.latency_ms is None else f"{entry.latency_ms * 1e3:.6g}"
+            cells = {**entry.arguments, **entry.config, "us": us}
         writer.writerow([cells.get(name, "") for name in columns])
     return text.getvalue().encode()
 

@@ -114,25 +114,25 @@ def matching(entries: Sequence[ExternalEntry], bucket: str, wanted: Mapping[str,
     first; any, the fastest where times are known.
     """
     fitting = [
-        each for each in entries
-        if each.works
-        and all(name == bucket or name not in wanted or wanted[name] == value for name, value in each.arguments.items())
+        entry for entry in entries
+        if entry.works
+        and all(name == bucket or wanted.get(name, value) == value for name, value in entry.arguments.items())
     ]  # fmt: skip
     number = wanted.get(bucket)
     by_rule: dict[str, list[ExternalEntry]] = {}
-    for each in fitting:
-        by_rule.setdefault(each.rule, []).append(each)
+    for entry in fitting:
+        by_rule.setdefault(entry.rule, []).append(entry)
     if number is not None:
-        for each in by_rule.get("exact", []):
-            if each.arguments.get(bucket, number) == number:
-                return each
-        above = [each for each in by_rule.get("at most", []) if each.arguments[bucket] >= number]
+        for entry in by_rule.get("exact", []):
+            if entry.arguments.get(bucket, number) == number:
+                return entry
+        above = [entry for entry in by_rule.get("at most", []) if entry.arguments[bucket] >= number]
         if above:
-            return min(above, key=lambda each: each.arguments[bucket])
-        below = [each for each in by_rule.get("at least", []) if each.arguments[bucket] <= number]
+            return min(above, key=lambda entry: entry.arguments[bucket])
+        below = [entry for entry in by_rule.get("at least", []) if entry.arguments[bucket] <= number]
         if below:
-            return max(below, key=lambda each: each.arguments[bucket])
+            return max(below, key=lambda entry: entry.arguments[bucket])
         near = by_rule.get("nearest", [])
         if near:
-            return min(near, key=lambda each: abs(each.arguments[bucket] - number))
-    return min(by_rule.get("any", []), key=lambda each: each.latency_ms or 0.0, default=None)
+            return min(near, key=lambda entry: abs(entry.arguments[bucket] - number))
+    return min(by_rule.get("any", []), key=lambda entry: entry.latency_ms or 0.0, default=None)

@@ -44,7 +44,7 @@ def agree_on_problem(
 
     folder: where results are kept. TileError on all ranks, with what differs, if they do not.
     """
-    said = ranks.exchange(
+    problems = ranks.exchange(
         "what is tuned",
         {
             "name": name,
@@ -56,20 +56,24 @@ def agree_on_problem(
             "always_tune": always_tune,
         },
     )
-    for rank, theirs in enumerate(said):
-        lines = _disagreements(said[0], theirs, rank)
+    for rank, theirs in enumerate(problems):
+        lines = _disagreements(problems[0], theirs, rank)
         if lines:
             raise TileError(f"autotune: {name}: ranks 0 and {rank} disagree about what is tuned", notes=lines)
-    first = said[0]
+    first = problems[0]
     common = None
-    if all(each["is_kept"] for each in said):
-        gpus = sorted({str(each["fields"].get("gpu", "")) for each in said})
-        group = {"size": len(said), "places": len({each["place"] for each in said}), "gpus": gpus}
+    if all(problem["is_kept"] for problem in problems):
+        gpus = sorted({str(problem["fields"].get("gpu", "")) for problem in problems})
+        group = {"size": len(problems), "places": len({problem["place"] for problem in problems}), "gpus": gpus}
         common = Key(name, {**first["fields"], "group": group}, key is not None and key.exact)
-    places = [each["place"] for each in said]
+    places = [problem["place"] for problem in problems]
     writes = places.index(places[ranks.rank]) == ranks.rank
     return Agreed(
-        common, first["limits"], writes, any(each["always_tune"] for each in said), places.count(places[ranks.rank])
+        common,
+        first["limits"],
+        writes,
+        any(problem["always_tune"] for problem in problems),
+        places.count(places[ranks.rank]),
     )
 
 

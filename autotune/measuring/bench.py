@@ -67,27 +67,27 @@ class Bench:
 
     def run(self, job: Job, best: float | None) -> dict[str, Any]:
         """Check and time a configuration: the fields of its Trial. `sticky` is set where this process is spoilt."""
-        done: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         try:
             launch = getattr(self._load(job), job.into)
             if job.of_rows is not None:
                 return {"status": "ok", "output_bits": self._bits_of_rows(job, launch, **job.of_rows)}
             given = copies(self.inputs)
             ran = self._call(job, launch, given)
-            done.update({} if job.checked else self._check(job, ran))
-            if "status" not in done:
+            fields.update({} if job.checked else self._check(job, ran))
+            if "status" not in fields:
                 doubts = {} if job.checked else self._doubts(job, launch)
                 if doubts:
-                    done["doubts"] = doubts
+                    fields["doubts"] = doubts
                 if job.bits:
-                    done["output_bits"] = self._bits(job, launch, ran)
+                    fields["output_bits"] = self._bits(job, launch, ran)
                 if job.timed:
-                    done.update(self._time(job, launch, given, ran, best))
+                    fields.update(self._time(job, launch, given, ran, best))
                 else:
-                    done["status"] = "ok"
+                    fields["status"] = "ok"
         except Exception as error:  # whatever the generated code, Triton or the driver raise
-            return {**done, **self.failure(error)}
-        return done
+            return {**fields, **self.failure(error)}
+        return fields
 
     def warm_up(self) -> None:
         """What the first check and the first time need of torch, which loads a GPU's functions when they are first

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from tiledsl.analysis.dependence import operands_of, reached
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Region, Value
 
@@ -93,19 +94,8 @@ def trip_counts(loop: scf.ForOp, axes: Mapping[Value, int], grid: Sequence[int |
 
 def leaves(value: Value) -> set[Value]:
     """Values without an operation that computes them, such as indices, and results of loads."""
-    values: set[Value] = set()
-    pending, seen = [value], {value}
-    while pending:
-        current = pending.pop()
-        if isinstance(current.op, arith.ConstantOp):
-            continue
-        if not isinstance(current.op, arith.Elementwise):
-            values.add(current)
-            continue
-        fresh = [each for each in current.op.operands if each not in seen]
-        seen.update(fresh)
-        pending.extend(fresh)
-    return values
+    sources = reached([value], lambda source: operands_of(source) if isinstance(source.op, arith.Elementwise) else [])
+    return {source for source in sources if not isinstance(source.op, (arith.ConstantOp, arith.Elementwise))}
 
 
 def grid_axes(value: Value, axes: Mapping[Value, int]) -> set[int]:

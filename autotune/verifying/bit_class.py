@@ -252,18 +252,18 @@ class _Reader:
         return _strip(self.form(side))
 
     def form(self, value: Value) -> Form:
-        known = self._forms.get(value)
-        if known is None:  # of the host: a size, an argument of the function, an allocation
+        form = self._forms.get(value)
+        if form is None:  # of the host: a size, an argument of the function, an allocation
             op = value.op
             if op is None or not op.operands:
                 number = constant_of(value)
-                known = ("constant", repr(number), value.dtype) if number is not None else ("host", value.dtype)
-                if known[0] != "constant" or ELEMENTS[value.dtype].kind != "float":
-                    known = _INT if value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float" else known
+                form = ("constant", repr(number), value.dtype) if number is not None else ("host", value.dtype)
+                if form[0] != "constant" or ELEMENTS[value.dtype].kind != "float":
+                    form = _INT if value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float" else form
             else:
-                known = self._small(self._value(op, value))
-            self._forms[value] = known
-        return known
+                form = self._small(self._value(op, value))
+            self._forms[value] = form
+        return form
 
     def _value(self, op: Operation, result: Value) -> Form:
         is_float = result.dtype in ELEMENTS and ELEMENTS[result.dtype].kind == "float"
@@ -318,24 +318,24 @@ class _Reader:
         op = value.op
         number = constant_of(value)
         if number is not None:
-            found: Form = repr(number)
+            form: Form = repr(number)
         elif isinstance(op, tensor.IotaOp):
-            found = ("tile",)
+            form = ("tile",)
         elif isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, arith.CastOp)):
-            found = self.index(op.operands[0])
+            form = self.index(op.operands[0])
         elif isinstance(op, arith.AddOp):
             forms = list(map(self.index, op.operands))
             terms = [each for each in forms if not _is_start(each)]
             start = ("tile",) if ("tile",) in forms else ("block",)
-            found = ("add", *sorted(terms, key=repr)) if len(terms) > 1 else terms[0] if terms else start
+            form = ("add", *sorted(terms, key=repr)) if len(terms) > 1 else terms[0] if terms else start
         elif op is None or not op.operands:
-            found = ("host",)
+            form = ("host",)
         else:
             forms = [self.index(each) for each in op.operands]
             of_block = all(_is_start(each) and each != ("tile",) for each in forms)
-            found = ("block",) if of_block else (op.name, *forms)
-        self._index[value] = found = self._small(found)
-        return found
+            form = ("block",) if of_block else (op.name, *forms)
+        self._index[value] = form = self._small(form)
+        return form
 
     def _buffer(self, value: Value) -> str:
         if value not in self._names:

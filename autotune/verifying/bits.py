@@ -51,14 +51,14 @@ def adversarial_inputs(inputs: Sequence[Any]) -> Iterator[list[Any]]:
     if any(_is_float(each) and each.numel() for each in inputs):
         for kind in (_alternating, _distant, _of_all_sizes):
             place = 0
-            made = []
+            changed = []
             for each in inputs:
                 if _is_float(each) and each.numel():
-                    made.append(_like(each, kind, place))
+                    changed.append(_like(each, kind, place))
                     place += 1
                 else:
-                    made.append(each.clone() if hasattr(each, "data_ptr") else each)
-            yield made
+                    changed.append(each.clone() if hasattr(each, "data_ptr") else each)
+            yield changed
 
 
 def _is_float(value: Any) -> bool:

@@ -209,17 +209,17 @@ def simplify_select(op: SelectOp, rw: Rewriter) -> bool:
     if op.out.dtype != "bool":
         return False
     if constant_of(op.on_true) is True:
-        made: Operation = arith.OrOp(op.condition, op.on_false)
+        logical: Operation = arith.OrOp(op.condition, op.on_false)
     elif constant_of(op.on_false) is False:
-        made = arith.AndOp(op.condition, op.on_true)
+        logical = arith.AndOp(op.condition, op.on_true)
     elif constant_of(op.on_true) is False and constant_of(op.on_false) is True:
-        made = arith.NotOp(op.condition)
+        logical = arith.NotOp(op.condition)
     else:
         return False
-    if made.result.type != op.out.type:
-        made.erase()
+    if logical.result.type != op.out.type:
+        logical.erase()
         return False
-    rw.replace(op, [rw.insert(made).result])
+    rw.replace(op, [rw.insert(logical).result])
     return True
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import reached
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, scf
 from tiledsl.dialects.arith import constant_of
@@ -146,17 +147,15 @@ def _can_choose(comparison: _Comparison, difference: _Difference) -> bool:
 
 def _own(comparison: _Comparison, value: Value) -> list[Operation]:
     """The operations of the other body, in order, that compute a value and have no counterpart in the plain one."""
-    wanted: set[Operation] = set()
-    pending = [value]
-    while pending:
-        op = pending.pop().op
-        if op is None or op.parent is not comparison.other.body or op in wanted:
-            continue
-        if any(result in comparison.pairs for result in op.results):
-            continue
-        wanted.add(op)
-        pending += op.operands
-    return [op for op in comparison.other.body if op in wanted]
+    body = comparison.other.body
+
+    def computed_by(value: Value) -> list[Operation]:
+        op = value.op
+        own = op is not None and op.parent is body and not any(result in comparison.pairs for result in op.results)
+        return [op] if op is not None and own else []
+
+    own = set(reached(computed_by(value), lambda op: [one for operand in op.operands for one in computed_by(operand)]))
+    return [op for op in body if op in own]
 
 
 class _Merge:

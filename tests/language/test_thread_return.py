@@ -180,6 +180,21 @@ def test_macros_of_macros_and_threads(run: Callable[..., Any]) -> None:
     assert torch.equal(run(program, x), expected)
 
 
+def test_a_function_that_returns_before_one_that_leaves(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(N: T.Tensor((3,), "int32"), Y: T.Tensor((3,), "int32")):
+        with T.Kernel(3, threads=32) as b:
+            Y[b] = -1
+
+            def half(count):
+                return count // 2
+
+            value = positive(half(N[b]))
+            Y[b] = value
+
+    assert run(program, torch.tensor([1, 2, 5], dtype=torch.int32)).tolist() == [-1, 10, 20]
+
+
 def test_a_call_that_is_not_a_statement() -> None:
     message = "T.thread_return in a function that is called inside of an expression, or by another name"
     calls = ["Y[b] = positive(N[b])", "if positive(N[b]) > 3:\n                Y[b] = 1", "Y[b] = again(N[b])"]

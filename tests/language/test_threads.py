@@ -228,6 +228,36 @@ def test_masks_leave_threads_without_a_vote(run: Run) -> None:
     assert run(program, a).tolist() == expected
 
 
+@pytest.mark.parametrize("threads", [64, 8])
+def test_threads_with_the_same_value(run: Run, threads: int) -> None:
+    @T.prim_func
+    def program(A: T.Tensor((threads,), "int32"), B: T.Tensor((5, threads), "int64")):
+        with T.Kernel(1, threads=threads):
+            tx = T.get_thread_binding()
+            mask = T.if_then_else(tx % 2 == 0, 0x55555555, T.uint32(0xAAAAAAAA))
+            B[0, tx] = T.cast(T.match_any_sync(A[tx]), "int64")
+            B[1, tx] = T.cast(T.match_any_sync(A[tx] > 1, 0x8000000F), "int64")
+            B[2, tx] = T.cast(T.match_any_sync(A[tx], mask), "int64")
+            B[3, tx] = T.cast(T.match_all_sync(A[tx] // 8), "int64")
+            B[4, tx] = T.cast(T.match_all_sync(tx % 2 + A[tx] * 0, mask), "int64")
+
+    a = torch.randint(0, 4, (threads,), dtype=torch.int32)
+    a[threads // 2] = 9
+    size = min(threads, 32)
+    full = (1 << size) - 1
+    expected: list[list[int]] = [[] for _ in range(5)]
+    for tx in range(threads):
+        warp, own = a[tx // 32 * 32 :][:32].tolist(), a[tx].item()
+        odd = (0xAAAAAAAA if tx % 2 else 0x55555555) & full
+        same = sum((value == own) << lane for lane, value in enumerate(warp))
+        expected[0].append(same)
+        expected[1].append(sum(((value > 1) == (own > 1)) << lane for lane, value in enumerate(warp)) & 0x8000000F)
+        expected[2].append(same & odd)
+        expected[3].append(full if len({value // 8 for value in warp}) == 1 else 0)
+        expected[4].append(odd)
+    assert run(program, a).tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [(1 << 32, "T.shfl_sync: mask 4294967296 has more than 32 bits"), (1.5, "T.shfl_sync: the mask is")],

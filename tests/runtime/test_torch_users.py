@@ -221,3 +221,32 @@ def test_a_backward_with_another_number_of_gradients() -> None:
         function.register_backward(wrong)
         with pytest.raises(TileError, match=f"a backward returns {count} gradients for 2 inputs: x, y"):
             function(x, x).sum().backward()
+
+
+def test_gradients_of_torch_func_go_around_compiled_code_alone() -> None:
+    x = torch.randn(3, 8)
+    for function in (swiglu, swiglu.compile(x, x)):
+        run = lambda x: function(x, x).square().sum()
+        wanted = torch.func.grad(run)(x)
+        inside = torch.func.grad(torch.compile(run, backend="aot_eager"))
+        torch.testing.assert_close(inside(x), wanted)
+        batched = torch.compile(torch.vmap(run), fullgraph=True, backend="eager")
+        torch.testing.assert_close(batched(x[None]), run(x)[None])
+        with pytest.raises(Exception, match=r"takes no gradients of torch\.func through custom operators"):
+            torch.compile(torch.func.grad(run), fullgraph=True, backend="eager")(x)
+
+
+def test_under_autocast_functions_are_tuned_for_what_the_program_declares() -> None:
+    """A tensor of bfloat16 goes to the tuner as float32: where it runs configurations, there is no autocast."""
+    tuned = tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])(swiglu)
+    tuned.register_backward(swiglu_gradient)
+    ours, theirs = pair(tuned)
+    x = torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x)
+        torch.testing.assert_close(y, theirs(x), rtol=3e-2, atol=3e-2)
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16 and ours.gate.weight.grad.dtype == torch.float32
+    of_float32 = tuned.compile(torch.randn(5, 8), torch.randn(5, 8))
+    assert of_float32.from_cache == "memory" and len(tuned._results) == 2
+    assert {id(result.kernel) for result in tuned._results.values()} == {id(of_float32.kernel)}

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeVar
 
 from tiledsl.dialects import scf
 from tiledsl.ir.core import Operation, Region, Value
 
+_Node = TypeVar("_Node")
+
+
+def reached(start: Iterable[_Node], following: Callable[[_Node], Iterable[_Node]]) -> Iterator[_Node]:
+    """What can be reached from `start` by steps to what is `following`, `start` included: each once, depth first, the
+    last of what follows before the others. `following` is asked when the next one is wanted."""
+    seen: set[_Node] = set()
+    pending = list(start)
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            pending += following(node)
+
+
+def operands_of(value: Value) -> list[Value]:
+    """The values that one is computed from by the operation that gives it, into which this does not look."""
+    return [] if value.op is None else list(value.op.operands)
+
 
 def depends_on(value: Value, sources: Collection[Value]) -> bool:
     """Whether a value is one of `sources`, or computed from one by operations, loops and branches not looked into."""
-    seen: set[Value] = set()
-    pending = [value]
-    while pending:
-        operand = pending.pop()
-        if operand in sources:
-            return True
-        if operand not in seen and operand.op is not None:
-            seen.add(operand)
-            pending += operand.op.operands
-    return False
+    return any(operand in sources for operand in reached([value], operands_of))
 
 
 def ancestors(op: Operation) -> Iterator[Operation]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tiledsl.analysis.affine import Bounds, bounds, widens_index
+from tiledsl.analysis.affine import Bounds, form_bounds, widens_index
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form
-from tiledsl.analysis.ranges import dtype_interval
+from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -87,16 +87,17 @@ class _DigitReader(Reader):
             for number, (unit, size) in enumerate(zip(reversed(units), reversed(sizes), strict=True)):
                 digit = self.digits[axis, number] = self.places.add_arg(INT32)
                 self.known[digit] = axis, unit, size
+        self.ranges = Ranges(known={digit: Interval(0, size - 1) for digit, (_, _, size) in self.known.items()})
 
     def _sum(self, op: Operation) -> LinearForm | None:
         if isinstance(op, tensor.IotaOp):
-            made = LinearForm()
+            walk = LinearForm()
             if op.extent > 1:
                 for digit in self.digits.values():
                     axis, unit, _ = self.known[digit]
                     if axis == op.axis:
-                        made.add((digit,), unit)
-            return made
+                        walk.add((digit,), unit)
+            return walk
         if isinstance(op, (*_QUOTIENTS, *_REMAINDERS)):
             form, number = self.read(op.lhs), constant_of(op.rhs)
             divisor = None if number is None else int(number)
@@ -104,9 +105,9 @@ class _DigitReader(Reader):
                 divisor = 1 << divisor if 0 <= divisor < 31 else None
             elif isinstance(op, arith.AndOp) and divisor is not None:
                 divisor = divisor + 1 if divisor >= 0 and not divisor & divisor + 1 else None
-            made = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
-            self.divides |= made is not None and bool(op.result.shape)
-            return made
+            divided = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
+            self.divides |= divided is not None and bool(op.result.shape)
+            return divided
         return super()._sum(op)
 
     def _divided(self, form: LinearForm, divisor: int, quotient: bool) -> LinearForm | None:
@@ -134,19 +135,7 @@ class _DigitReader(Reader):
 
     def _bounds(self, form: LinearForm) -> Bounds | None:
         """The least and the greatest value of a sum of digits, and of scalars with bounds; None for other sums."""
-        low = high = form.constant
-        for factors, coefficient in form.terms.items():
-            if not factors:
-                continue
-            if len(factors) > 1:
-                return None
-            (factor,) = factors
-            ends = (0, self.known[factor][2] - 1) if factor in self.known else bounds(factor)
-            if ends is None:
-                return None
-            low += min(coefficient * end for end in ends)
-            high += max(coefficient * end for end in ends)
-        return low, high
+        return None if any(len(factors) > 1 for factors in form.terms) else form_bounds(form, self.ranges)
 
     def looks_through(self, op: Operation) -> bool:
         return isinstance(op, tensor.BroadcastOp) or widens_index(op)

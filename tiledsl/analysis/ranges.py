@@ -14,7 +14,7 @@ tests/tiledsl/analysis/test_all_values.py holds every rule against all values of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -46,11 +46,11 @@ class Ranges:
     """Intervals of the values nested in one operation, computed on demand and cached.
 
     They hold for as long as the value exists, so they stay valid while a pass replaces operations. Without an
-    operation, neither dynamic sizes nor assumptions are known.
+    operation, neither dynamic sizes nor assumptions are known. `known` are values whose intervals are said.
     """
 
-    def __init__(self, root: Operation | None = None) -> None:
-        self._known: dict[Value, Interval] = {}
+    def __init__(self, root: Operation | None = None, known: Mapping[Value, Interval] | None = None) -> None:
+        self._known: dict[Value, Interval] = dict(known or {})
         self._below: dict[tuple[Value, Value], bool] = {}
         if isinstance(root, tile.FuncOp):
             for arg in root.body.args[len(root.parameters) :]:

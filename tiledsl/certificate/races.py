@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -164,18 +164,13 @@ def _deciding(access: Access) -> set[Variable]:
     if not isinstance(op, tile.StoreOp):
         return {*access.own}
     arguments = dict(zip(parallel.regions[0].args, access.own[count:]))
-    deciding, pending, seen = set(), [op.value], set()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    deciding = set()
+    for value in reached([op.value], lambda value: [] if value in arguments else operands_of(value)):
         if value in arguments:
             deciding.add(arguments[value])
         elif value.op is not None:
             if value.op.regions or isinstance(value.op, tile.LoadOp) and _scope(value.op.buffer) == "local":
                 return {*access.own}
-            pending += value.op.operands
         elif isinstance(value.owner, Region) and value.owner.parent is not parallel and _inside(value.owner, parallel):
             return {*access.own}
     return deciding

@@ -119,8 +119,8 @@ class Solver:
         solver.set("timeout", max(1, int(min(left, seconds) * 1000)))
         writer = _Writer(library)
         variables = terms.variables(conditions)
-        for each in variables:
-            solver.add(*map(writer.condition, each.where))
+        for variable in variables:
+            solver.add(*map(writer.condition, variable.where))
         solver.add(*map(writer.condition, conditions))
         solver.add(*writer.definitions)
         outcome = str(solver.check())
@@ -130,9 +130,9 @@ class Solver:
             return Answer(reason=f"the solver found no answer within {seconds:g} s")
         model = solver.model()
         values = {}
-        for each in variables:
-            value = model.eval(writer.integer(each), model_completion=True)
-            values[each] = value.as_long()
+        for variable in variables:
+            value = model.eval(writer.integer(variable), model_completion=True)
+            values[variable] = value.as_long()
         return Answer(values)
 
 

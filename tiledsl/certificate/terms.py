@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Literal
 
+from tiledsl.analysis.dependence import reached
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.location import UNKNOWN, Loc
 
@@ -248,19 +249,11 @@ def _made(kind: str, a: Term, b: Term, lo: int, hi: int) -> Term:
 
 def variables(terms: Iterable[Term]) -> list[Variable]:
     """Every variable in these terms, and in the conditions on these variables, in order of appearance."""
-    among: dict[Variable, None] = {}
-    seen: set[Term] = set()
-    pending = list(terms)[::-1]
-    while pending:
-        term = pending.pop()
-        if term in seen:
-            continue
-        seen.add(term)
-        if isinstance(term, Variable):
-            among[term] = None
-            pending += term.where
-        pending += reversed(term.terms)
-    return list(among)
+
+    def inside(term: Term) -> list[Term]:
+        return [*(term.where if isinstance(term, Variable) else ()), *reversed(term.terms)]
+
+    return [term for term in reached(list(terms)[::-1], inside) if isinstance(term, Variable)]
 
 
 def substitute(terms: Iterable[Term], replaced: Mapping[Variable, Term]) -> list[Term]:

@@ -29,14 +29,15 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, users_frame
 from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation
-from tiledsl.ir.pass_manager import Pass, PassManager, Program
+from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, is_float
 from tiledsl.ir.verifier import VerifyError, verify
 from tiledsl.location import UNKNOWN
+from tiledsl.pass_promises import run_in_place
 from tiledsl.passes import default_pipeline
 from tiledsl.runtime.lowering import rest_of
 
@@ -113,21 +114,21 @@ class _Levels:
             before = self.first()
         except ExecutorError as error:
             return [Check("pass" if passes else "source", "elaborate", "unknown", _sentence(error), _place(error.op))]
-        made = []
+        checks = []
         for check, after in self.lowered(before, compares=passes):
             before = after
-            made += [check] if check is not None else []
+            checks += [check] if check is not None else []
             if check is not None and check.subject == "lowering":
-                return made
+                return checks
         if source:
-            made.append(self.source_check(before))
-        if source and made[-1].status == "tested":
+            checks.append(self.source_check(before))
+        if source and checks[-1].status == "tested":
             values = self.original.body.args[: len(self.names)]
             has_scalars = any(isinstance(each.type, ScalarType) and not is_float(each.dtype) for each in values)
             for name, (sizes, scalar) in OTHER_INPUTS.items():
                 if sizes == "whole" or (has_scalars if scalar is not None else self.func.symbols):
-                    made += self.other_inputs(name, sizes, scalar)
-        return made
+                    checks += self.other_inputs(name, sizes, scalar)
+        return checks
 
     def first(
         self,
@@ -160,10 +161,10 @@ class _Levels:
             try:
                 allowed = _allowed(current, self.program) if compares else frozenset()
                 root = self.func.clone({}) if allowed else self.func
-                current.run(self.program)
+                run_in_place(current, self.program, is_ours(type(current)))
                 verify(self.func)
             except (Exception, VerifyError) as error:
-                yield Check("pass", "lowering", "failed", f"{current.spec}: {_sentence(error)}"), before
+                yield Check("pass", "lowering", "failed", _broken(current, error)), before
                 return
             if not compares and number + 1 < len(passes):
                 continue
@@ -191,17 +192,17 @@ class _Levels:
         """What came out of a pass. `root` is the program before it, if the pass names what it allows."""
         if after.error is not None:
             return Check("pass", lowering.spec, _status(after.error), _sentence(after.error), _place(after.error.op))
-        found = self.difference(before, after)
-        if found is None:
+        difference = self.difference(before, after)
+        if difference is None:
             return Check("pass", lowering.spec, "tested", "equal, operation by operation")
         together = [tuple(sorted(allowed))] if len(allowed) > 1 else []
         for names in [*((name,) for name in sorted(allowed)), *together]:
             weak = frozenset(names)
-            found = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
-            if found is None:
+            difference = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
+            if difference is None:
                 self.allowed |= weak
                 return Check("pass", lowering.spec, "tested", f"equal but for {', '.join(names)}")
-        return Check("pass", lowering.spec, "failed", *found)
+        return Check("pass", lowering.spec, "failed", *difference)
 
     def source_check(self, before: _Run) -> Check:
         """The text against the lowered program, of which `before` is what it does."""
@@ -456,6 +457,14 @@ def _status(error: ExecutorError) -> Status:
 
 def _place(op: Any) -> str:
     return "" if op is None or op.loc is UNKNOWN else str(op.loc)
+
+
+def _broken(current: Pass, error: Exception) -> str:
+    """What a pass raised, and the user's line that did."""
+    frame = None if is_ours(type(current)) or isinstance(error, TileError) else users_frame(error)
+    if frame is None:
+        return f"{current.spec}: {_sentence(error)}"
+    return f"{current.spec}: {type(error).__name__}: {error}, at {frame.filename}:{frame.lineno}, in {frame.name}"
 
 
 def _sentence(error: Exception) -> str:

@@ -76,8 +76,10 @@ class Blocks(Expressions):
     def _step(self, statement: syntax.Statement, may_jump: bool) -> None:
         """Run a statement; functions that are expanded in it know whether what comes after it is guarded."""
         before, self.ctx.may_jump = self.ctx.may_jump, may_jump
-        self.execute(statement)
-        self.ctx.may_jump = before
+        try:
+            self.execute(statement)
+        finally:
+            self.ctx.may_jump = before
 
     # Assignment
 

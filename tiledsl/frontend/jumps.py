@@ -52,15 +52,15 @@ def _jumps_in(
     statements: tuple[syntax.Statement, ...],
 ) -> tuple[frozenset[str], tuple[syntax.Expression, ...], _Functions]:
     """The jumps that stand there, the functions whose calls are statements, and the functions that are defined."""
-    found: set[str] = set()
+    kinds: set[str] = set()
     functions: list[syntax.Expression] = []
     defined: dict[str, syntax.Function] = {}
     for statement in statements:
         inner: tuple[syntax.Statement, ...] = ()
         if isinstance(statement, syntax.Break):
-            found.add("break")
+            kinds.add("break")
         elif isinstance(statement, syntax.Continue):
-            found.add("continue")
+            kinds.add("continue")
         elif isinstance(statement, syntax.Function):
             defined[statement.name] = statement
         elif isinstance(statement, (syntax.If, syntax.For, syntax.While)):
@@ -68,15 +68,15 @@ def _jumps_in(
         elif isinstance(statement, syntax.With):
             inner = statement.body
         elif called(statement) in JUMPS:
-            found.add(JUMPS[called(statement)])
+            kinds.add(JUMPS[called(statement)])
         else:
             functions += _callee(statement)
         if inner:
             jumps, called_there, defined_there = _jumps_in(inner)
-            found |= jumps & {"return"} if isinstance(statement, (syntax.For, syntax.While)) else jumps
+            kinds |= jumps & {"return"} if isinstance(statement, (syntax.For, syntax.While)) else jumps
             functions += called_there
             defined.update(defined_there)
-    return frozenset(found), tuple(functions), defined
+    return frozenset(kinds), tuple(functions), defined
 
 
 def _callee(statement: syntax.Statement) -> list[syntax.Expression]:

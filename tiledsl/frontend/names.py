@@ -210,15 +210,15 @@ def targets(node: object) -> set[str]:
         return {node.name}
     if isinstance(node, syntax.Import):
         return {bound for _, _, bound in node.names}
-    found: set[str] = set()
+    bound_names: set[str] = set()
     if isinstance(node, syntax.Assign):
-        found |= targets(node.targets)
+        bound_names |= targets(node.targets)
     elif isinstance(node, (syntax.AnnotatedAssign, syntax.AugmentedAssign, syntax.For)):
-        found |= targets(node.target)
+        bound_names |= targets(node.target)
     elif isinstance(node, syntax.With):
-        found |= targets([target for _, target in node.items if target is not None])
+        bound_names |= targets([target for _, target in node.items if target is not None])
     if isinstance(node, (syntax.If, syntax.For, syntax.While)):
-        found |= targets(node.orelse)
+        bound_names |= targets(node.orelse)
     if isinstance(node, (syntax.If, syntax.For, syntax.While, syntax.With)):
-        found |= targets(node.body)
-    return found
+        bound_names |= targets(node.body)
+    return bound_names

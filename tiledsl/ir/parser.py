@@ -222,21 +222,21 @@ def parse_type(text: str) -> Type:
     """The type of a text. Raises ValueError."""
     kind, _, inner = text.removesuffix(">").partition("<")
     match = _BUFFER.fullmatch(inner)
-    made: Type
+    type: Type
     if not inner:
-        made = ScalarType(text)
+        type = ScalarType(text)
     elif kind == "tensor":
         *sizes, dtype = inner.split("x")
-        made = TensorType(tuple(map(int, sizes)), dtype)
+        type = TensorType(tuple(map(int, sizes)), dtype)
     elif match is not None:
         shape, dtype, scope, strides = match.groups()
         steps = None if strides is None else _dims(strides.split(", "))
-        made = BufferType(_dims(shape.split("*")[:-1]), dtype, scope, steps)
+        type = BufferType(_dims(shape.split("*")[:-1]), dtype, scope, steps)
     else:
         raise ValueError(f"{text!r} is not a buffer type")
-    if made.dtype.lstrip("*") not in ELEMENTS:
-        raise ValueError(f"no element type is named {made.dtype!r}")
-    return made
+    if type.dtype.lstrip("*") not in ELEMENTS:
+        raise ValueError(f"no element type is named {type.dtype!r}")
+    return type
 
 
 def _dims(texts: list[str]) -> tuple[Dim, ...]:

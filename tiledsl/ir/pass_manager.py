@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any, ClassVar
 
 from tiledsl.errors import PassFailure as PassFailure
@@ -20,6 +19,7 @@ from tiledsl.ir.core import Operation, changes
 from tiledsl.ir.parser import Parser
 from tiledsl.ir.printer import attribute_text, print_op
 from tiledsl.ir.verifier import verify
+from tiledsl.pass_promises import check_methods, place_of, run_in_place
 
 
 @dataclass
@@ -47,17 +47,13 @@ class Pass:
     def __init_subclass__(cls) -> None:
         if not is_ours(cls) and is_ours(PASSES.get(cls.name, cls)):
             raise TileError(f"{cls.__name__}: tiledsl has a pass {cls.name!r} of its own; choose another name")
-        if not isinstance(cls.__dict__.get("allowances", Pass.allowances), FunctionType):
-            raise TileError(
-                f"{cls.__name__}: allowances is {type(cls.__dict__['allowances']).__name__}, where a method is asked: "
-                "def allowances(self, program: Program) -> frozenset[str]"
-            )
+        check_methods(cls, Pass.run)
         if cls.name:
             PASSES[cls.name] = cls
 
     def run(self, program: Program) -> None:
         """Change the program in place."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method run(self, program)")
 
     def allowances(self, program: Program) -> frozenset[str]:
         """What of the bits of results the pass may change in this program, by the names of certificate/exact.py."""
@@ -121,7 +117,7 @@ class PassManager:
         for number, current in enumerate(self.passes[:end], 1):
             start = time.perf_counter()
             try:
-                current.run(program)
+                run_in_place(current, program, is_ours(type(current)))
                 if self.verify_each and verified != changes[0]:
                     verify(program.root, everything=False)
                     verified = changes[0]
@@ -147,9 +143,13 @@ class PassManager:
 
     def _failure(self, failing: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
         """The error to raise, with a reproducer file."""
+        whose = "" if is_ours(type(failing)) else place_of(type(failing))
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
-        before = rebuild()
-        PassManager(self.passes[: number - 1], verify_each=False).run(before)
+        try:
+            before = rebuild()
+            PassManager(self.passes[: number - 1], verify_each=False).run(before)
+        except Exception as other:  # of a pass that does not do the same each time
+            return PassFailure(failing.spec, error, "", whose, again=other)
         rest = ",".join(later.spec for later in self.passes[number - 1 :])
         modules = {sys.modules.get(type(each).__module__) for each in self.passes if not is_ours(type(each))}
         loaded = sorted({str(file) for each in modules if (file := getattr(each, "__file__", None))})
@@ -159,7 +159,7 @@ class PassManager:
             file.write(f"// pass {failing.spec} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
             target = f" --target {before.target}" if before.target is not None else ""
             file.write(f"// tiledsl opt {path} -p '{rest}{target}\n{print_op(before.root, locations=True)}\n")
-        return PassFailure(failing.spec, error, path, "" if is_ours(type(failing)) else type(failing).__module__)
+        return PassFailure(failing.spec, error, path, whose, before.root.loc)
 
 
 def parse_program(text: str, target: Any = None, file: str = "<ir>") -> Program:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
-from tiledsl.kernels.lost_gradients import without_gradients
+from tiledsl.kernels.lost_gradients import refuse_gradients_of_torch_func, without_gradients
 from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
@@ -162,7 +162,7 @@ class InGraphs:
         self, constants: Named, sizes: tuple[str, ...], count: int | None, like: Named | None
     ) -> Any:
         """Namespace and name of an operator, whether it returns a list, its arguments' names and defaults, which of the
-        arguments it returns, and whether it has gradients. See `operator_for`."""
+        arguments it returns, whether it has gradients, and the function's name. See `operator_for`."""
         found = operator_for(self, constants, sizes, count, like)
         if found is None:
             return None
@@ -171,7 +171,8 @@ class InGraphs:
         returned = sample.outputs if count == len(sample.params) else ()
         as_list = len(sample.outputs) > 1 and (bool(returned) or sample.program_root().returns_list)
         defaults = tuple((each.name, self.jit.default_of(each.name)) for each in found.params)
-        return namespace, name.partition(".")[0], as_list, defaults, tuple(returned), self.backward is not None
+        has_gradients = self.backward is not None
+        return namespace, name.partition(".")[0], as_list, defaults, tuple(returned), has_gradients, self.jit.__name__
 
 
 def _described(tensor: Any) -> Any:
@@ -184,11 +185,13 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
     """Call what `_operator_in_graph` found. leading: arguments that are not the kernel's."""
     import torch
 
-    namespace, name, as_list, _, returned, is_differentiable = found
-    if not torch.compiler.is_compiling():
-        refuse_tangents(name, arguments)
+    namespace, name, as_list, _, returned, is_differentiable, shown = found
+    if torch.compiler.is_compiling():
+        refuse_gradients_of_torch_func(shown)
+    else:
+        refuse_tangents(shown, arguments)
     if not is_differentiable:
-        arguments = without_gradients(name, arguments)
+        arguments = without_gradients(shown, arguments)
     elif not torch.compiler.is_compiling() and is_transformed():
         result = transformed_call(f"{namespace}::{name}", arguments)
         return list(result) if as_list else result
@@ -270,19 +273,19 @@ class FunctionOperator:
             return None
         return tuple(result) if isinstance(result, (list, tuple)) else result
 
-    def _kernel(self, sizes: tuple[int, ...], given: Sequence[Any]) -> Kernel:
-        tensors = [(each.dtype, each.shape, each.stride()) for each in given if hasattr(each, "stride")]
+    def _kernel(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> Kernel:
+        tensors = [(each.dtype, each.shape, each.stride()) for each in arguments if hasattr(each, "stride")]
         key = (target_setting(), tuner_settings(), sizes, *tensors)
-        found = self.known.get(key)
-        if found is None:
+        kernel = self.known.get(key)
+        if kernel is None:
             values = {**self.constants, **dict(zip(self.sizes, sizes))}
             if self.source.jit.is_eager:
-                values |= {param.name: value for param, value in zip(self.params, given)}
-            found = self.source.kernel_in_graph(values, self.on_miss)
+                values |= {param.name: value for param, value in zip(self.params, arguments)}
+            kernel = self.source.kernel_in_graph(values, self.on_miss)
             if len(self.known) >= MOST_CALLS:
                 self.known = {}
-            self.known[key] = found
-        return found
+            self.known[key] = kernel
+        return kernel
 
     def fake(self, *arguments: Any) -> Any:
         """Outputs for tensors without values."""

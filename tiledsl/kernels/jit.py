@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from tiledsl.errors import TileError, brief, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting, value_key
@@ -469,38 +469,28 @@ def _last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "id", ""))
 
 
-@overload  # for type checkers
-def jit(
-    func: None = None,
-    *,
-    out_idx: int | Sequence[int] | None = None,
-    target: Any = None,
-    pass_configs: Mapping[str, Any] | None = None,
-    passes: Mapping[str, Any] | None = None,
-    execution_backend: str | None = None,
-    target_host: Any = None,
-    verbose: bool | None = None,
-    debug_root_path: str | None = None,
-    compile_flags: Any = None,
-    mode: str | None = None,
-) -> Callable[[Callable[..., Any]], JitFunction]: ...
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    class _JitOptions(TypedDict, total=False):
+        out_idx: int | Sequence[int] | None
+        target: Any
+        pass_configs: Mapping[str, Any] | None
+        passes: Mapping[str, Any] | None
+        execution_backend: str | None
+        target_host: Any
+        verbose: bool | None
+        debug_root_path: str | None
+        compile_flags: Any
+        mode: str | None
 
 
 @overload  # for type checkers
-def jit(
-    func: Callable[..., Any],
-    *,
-    out_idx: int | Sequence[int] | None = None,
-    target: Any = None,
-    pass_configs: Mapping[str, Any] | None = None,
-    passes: Mapping[str, Any] | None = None,
-    execution_backend: str | None = None,
-    target_host: Any = None,
-    verbose: bool | None = None,
-    debug_root_path: str | None = None,
-    compile_flags: Any = None,
-    mode: str | None = None,
-) -> JitFunction: ...
+def jit(func: None = None, **options: Unpack[_JitOptions]) -> Callable[[Callable[..., Any]], JitFunction]: ...
+
+
+@overload  # for type checkers
+def jit(func: Callable[..., Any], **options: Unpack[_JitOptions]) -> JitFunction: ...
 
 
 def jit(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import TileError, ends_tracebacks, source_line, user_loc, way_out
 from tiledsl.files import write_output
 from tiledsl.kernels.function_op import transformed_call
-from tiledsl.kernels.lost_gradients import note_lost_gradients, without_gradients
+from tiledsl.kernels.lost_gradients import note_lost_gradients, refuse_gradients_of_torch_func, without_gradients
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
@@ -421,6 +421,8 @@ class Kernel(OtherNames):
         import torch
 
         namespace, name, returned, as_list = self.operator_name(len(arguments))
+        if torch.compiler.is_compiling():
+            refuse_gradients_of_torch_func(self.name)
         if self.backward is None:
             arguments = tuple(without_gradients(self.name, arguments))
         elif not torch.compiler.is_compiling() and is_transformed():

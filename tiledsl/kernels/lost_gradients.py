@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tiledsl.errors import TileError, user_loc
-from tiledsl.runtime.launch_triton import constant_when_traced
+from tiledsl.runtime.launch_triton import constant_when_traced, takes_gradients
 
 _warned: dict[Any, int] = {}
 
@@ -50,6 +50,18 @@ def note_lost_gradients(name: str) -> None:
         0 if loc is None else loc.line,
         registry=_warned,
     )
+
+
+@constant_when_traced
+def refuse_gradients_of_torch_func(name: str) -> None:
+    """TileError where torch.compile traces a transformation of torch.func that takes gradients, which torch has for no
+    custom operator."""
+    if takes_gradients():
+        raise TileError(
+            f"{name}: torch.compile takes no gradients of torch.func through custom operators",
+            user_loc(),
+            ["compile what is inside: torch.func.grad(torch.compile(f)), or take gradients with torch.autograd.grad"],
+        )
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

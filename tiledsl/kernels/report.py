@@ -78,20 +78,20 @@ def _schedule(lines: list[Line]) -> str:
 
 def _launches(kernel: Kernel, resources: Mapping[str, Any] | None) -> list[Fact]:
     """How the GPU kernels are launched, and what they take of a multiprocessor."""
-    found: dict[str, Mapping[str, Any]] = {}
+    by_kernel: dict[str, Mapping[str, Any]] = {}
     problem = ""
     if resources is not None:
-        found = {kernel.module.kernels[0].name: resources}
+        by_kernel = {kernel.module.kernels[0].name: resources}
     elif kernel.target.kind != "interpret":
         try:
-            found = {name: asdict(each.resources) for name, each in kernel.compiled.items()}
+            by_kernel = {name: asdict(each.resources) for name, each in kernel.compiled.items()}
         except TileError as error:
             problem = error.message
     facts = []
     for each in kernel.module.kernels:
         several = f"{each.name}: " if len(kernel.module.kernels) > 1 else ""
         facts.append(Fact(f"{several}launch", f"{each.num_warps} warps", f"num_stages={each.num_stages}"))
-        facts += resource_facts(found.get(each.name, {}), several)
+        facts += resource_facts(by_kernel.get(each.name, {}), several)
     return facts + ([Fact("resources", "unknown", problem)] if problem else [])
 
 

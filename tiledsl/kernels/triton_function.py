@@ -166,7 +166,7 @@ class TritonFunction(JitFunction):
     def blocks(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """The sizes of the blocks that the descriptors of a call with these values have. TileError for those that the
         hardware cannot copy."""
-        found = {}
+        blocks = {}
         for name, sizes in self.descriptors.items():
             tensor = values[name]
             block = tuple(_without_wrapper(values[size]) if isinstance(size, str) else size for size in sizes)
@@ -183,8 +183,8 @@ class TritonFunction(JitFunction):
                     "rows of neighbours that begin at multiples of 16 bytes",
                     notes=["pass a tensor with padded rows, or use pointers in the kernel"],
                 )
-            found[name] = block
-        return found
+            blocks[name] = block
+        return blocks
 
     def sizes(self, values: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[int, ...]:
         """The grid for a call."""
@@ -283,7 +283,7 @@ class TritonFunction(JitFunction):
 
 def _checked_blocks(jitted: Any, descriptors: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[int | str, ...]]:
     """The sizes of blocks by argument. TileError for arguments and constants that a kernel does not have."""
-    found = {}
+    blocks = {}
     for name, sizes in descriptors.items():
         if isinstance(sizes, (str, int)):
             sizes = (sizes,)
@@ -293,10 +293,10 @@ def _checked_blocks(jitted: Any, descriptors: Mapping[str, Sequence[int | str]])
                     f"{jitted.fn.__name__} has no argument {wanted!r}, which descriptors names",
                     notes=[f"it has {', '.join(jitted.arg_names)}"],
                 )
-        found[name] = tuple(sizes)
-    if found and type(jitted).__name__ == "GluonJITFunction":
+        blocks[name] = tuple(sizes)
+    if blocks and type(jitted).__name__ == "GluonJITFunction":
         raise TileError(f"{jitted.fn.__name__} is written in Gluon, whose descriptors have layouts", notes=[_APART])
-    return found
+    return blocks
 
 
 def is_triton(function: Any) -> bool:

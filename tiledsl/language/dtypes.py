@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.ir.types import ELEMENTS, ElementInfo
+from tiledsl.language.refused import refusal
 
 ALIASES = {
     "float": "float32", "half": "float16", "double": "float64", "int": "int32", "long": "int64", "short": "int16",
@@ -16,10 +18,6 @@ ALIASES = {
     "e5m2_float8": "float8_e5m2", "tfloat32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16",
     "fp32": "float32", "fp64": "float64", "int1": "bool",
 }  # fmt: skip
-
-
-UNSUPPORTED = frozenset("int4 uint4 int2 float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu".split())
-NO_FORM = "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel"
 
 
 class DType(str):
@@ -142,10 +140,11 @@ def canonical(dtype: Any) -> DType:
         return DTYPES[name]
     if name == FLOAT4.name:
         raise TileError(f"{name} is a type of tensors and tiles; a value of it is a float16")
-    if name in UNSUPPORTED:
-        raise TileError(f"{name}: {NO_FORM}")
     if dtype is None:
         raise TileError("an element type is None; was a tunable left None?")
+    why = refusal(name) if re.fullmatch(r"(t|b)?float\d.*|u?int\d.*|boolx\d+", name) else ""
+    if why:
+        raise TileError(f"{name}: {why}")
     near = difflib.get_close_matches(name, DTYPES, 1)
     raise TileError(
         f"{dtype!r} is not an element type"

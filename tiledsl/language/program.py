@@ -293,16 +293,14 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
 
     Example:
         @tiledsl.jit(target="interpret")
-        def doubled(X):
-            N = T.const("N")
-            X: T.Tensor((N,), "float32")
-            Y = T.empty((N,), "float32")
+        def counted():
+            Y = T.empty(4, dtype="int32")
             with T.Kernel(1):
-                for i in T.Parallel(N):
-                    Y[i] = 2 * X[i]
+                for i in T.Parallel(4):
+                    Y[i] = i
             return Y
 
-        assert doubled(torch.ones(3)).tolist() == [2, 2, 2]
+        assert counted().tolist() == [0, 1, 2, 3]
     """
     given = list(sizes)
     if len(given) == 2 and isinstance(given[0], (tuple, list)):

@@ -13,7 +13,10 @@ _REASONS = {
     "addresses have no Triton form; index the buffer": """
         access_ptr tvm_access_ptr address_of
     """,
-    "a thread's vectors have no Triton form; write the loop over their elements with T.Parallel": """
+    (
+        "a thread's vectors have no Triton form; write the loop over their elements, with T.Parallel or, in code for "
+        "one thread, T.vectorized"
+    ): """
         *float*x[0-9]* *int*x[0-9]* boolx[0-9]* add2 sub2 mul2 fma2 max2 min2 abs2 ldg[0-9]* lds[0-9]* stg[0-9]*
         sts[0-9]* Ramp Broadcast Shuffle extract_lane vectorlow vectorhigh vectorcombine vscale ds_read_*
     """,
@@ -43,7 +46,7 @@ _REASONS = {
         gemm_sp wgmma_gemm_sp tcgen05_gemm_sp ptx_mma_sp ptx_wgmma_sp_* *SparseTensorCoreIntrinEmitter
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        activemask match_any_sync match_all_sync
+        activemask
         launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """

@@ -277,7 +277,7 @@ def _shuffled(what: str, value: Any, kind: str, delta: Any, width: Any, mask: An
     width = min(width, 1 << (size - 1).bit_length())
     first = lane - lane % width
     if kind == "index":
-        return _from(value, first + binary("floormod", delta, width), size)
+        return shuffled_from(value, first + binary("floormod", delta, width), size)
     if kind == "up":
         source: Any = lane - delta
         inside = compare("ge", source, first)
@@ -288,11 +288,12 @@ def _shuffled(what: str, value: Any, kind: str, delta: Any, width: Any, mask: An
         source = binary("xor", lane, delta)
         inside = compare("lt", source, first + width)
         if width == size and (known := arith.constant_of(delta.value())) is not None and 0 <= known < width:
-            return _from(value, source, size)
-    return _from(value, select(inside, source, lane), size)
+            return shuffled_from(value, source, size)
+    return shuffled_from(value, select(inside, source, lane), size)
 
 
-def _from(value: Any, source: Any, group: int) -> Any:
+def shuffled_from(value: Any, source: Any, group: int) -> Any:
+    """A value as the thread `source` of the `group` threads around has it."""
     builder = context("a shuffle").builder
     return Scalar(builder.insert(thread.ShuffleOp(as_value(value), as_value(source, "int32"), group=group)).result)
 

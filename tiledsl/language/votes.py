@@ -7,12 +7,12 @@ from typing import Any
 
 from tiledsl.dialects import thread
 from tiledsl.errors import TileError
-from tiledsl.language.expression import as_bool, binary, cast, compare, context
-from tiledsl.language.threads import exchanged, lanes, members_of, reduced, thread_number, threads_of
+from tiledsl.language.expression import as_bool, binary, cast, compare, context, select
+from tiledsl.language.threads import exchanged, lanes, members_of, reduced, shuffled_from, thread_number, threads_of
 
 __all__ = [
-    "all_sync", "any_sync", "ballot", "ballot_sync", "sync_threads", "sync_warp", "syncthreads", "syncthreads_and",
-    "syncthreads_count", "syncthreads_or", "tvm_storage_sync",
+    "all_sync", "any_sync", "ballot", "ballot_sync", "match_all_sync", "match_any_sync", "sync_threads", "sync_warp",
+    "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or", "tvm_storage_sync",
 ]  # fmt: skip
 
 
@@ -97,6 +97,51 @@ def ballot(predicate: Any) -> Any:
         # Y = full((32,), 15)
     """
     return ballot_sync(predicate)
+
+
+def match_any_sync(value: Any, mask: Any = 0xFFFFFFFF) -> Any:
+    """A uint32 whose bit i says whether the `value`, an integer or bool scalar, of the warp's thread i is the own one.
+
+    `mask` and errors are T.any_sync's: TileError is raised as there.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.cast(T.match_any_sync(tx // 16), "int32")
+        # Y = [65535] * 16 + [-65536] * 16
+    """
+    return _peers("T.match_any_sync", value, mask)[0]
+
+
+def match_all_sync(value: Any, mask: Any = 0xFFFFFFFF) -> Any:
+    """The bits of the threads that take part, a uint32, if their `value`s, integers or bools, are all the same; else 0.
+
+    `mask` and errors are T.any_sync's: TileError is raised as there.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.cast(T.match_all_sync(tx // 32, 15), "int32")
+        # Y = full((32,), 15)
+    """
+    peers, everyone = _peers("T.match_all_sync", value, mask)
+    return select(compare("eq", peers, everyone), everyone, cast(0, "uint32"))
+
+
+def _peers(what: str, value: Any, mask: Any) -> tuple[Any, Any]:
+    """The bits of the threads with the own value, and of all that take part."""
+    size, value = lanes(what), exchanged(what, value)
+    if value.dtype.is_float():
+        raise TileError(
+            f"{what}: the value is {value.dtype}; it is an integer or a bool",
+            notes=["the bits of a float: T.reinterpret(value, 'int32')"],
+        )
+    members, peers = members_of(what, mask, size), cast(0, "uint32")
+    thread_number(what)  # the body is now what each thread does
+    for lane in range(size):
+        is_same = compare("eq", shuffled_from(value, lane, size), value)
+        peers = binary("or", peers, binary("shl", cast(is_same, "uint32"), cast(lane, "uint32")))
+    everyone = cast((1 << size) - 1, "uint32")
+    everyone = everyone if members is None else binary("and", members, everyone)
+    return binary("and", peers, everyone), everyone
 
 
 def _of_block(what: str, predicate: Any, kind: str) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.child_processes import python_environment, python_module
+from tiledsl.child_processes import ask_module
 from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
@@ -49,15 +48,9 @@ def triton_passes(name: str, source: str, kernel: EmittedKernel, target: Target)
     with tempfile.TemporaryDirectory(prefix="tiledsl-passes-") as folder:
         asked = {"name": name, "source": source, "kernel": asdict(kernel), "target": str(target), "folder": folder}
         own = {"MLIR_ENABLE_DUMP": "1", "TRITON_ALWAYS_COMPILE": "1", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        printed = Path(folder, "printed")
-        with open(printed, "wb") as log:
-            done = subprocess.run(
-                python_module("tiledsl.levels.passes_worker"), input=json.dumps(asked), text=True,
-                stdout=subprocess.PIPE, stderr=log, cwd="/", env=python_environment(**own),
-            )  # fmt: skip
-        text = printed.read_text(errors="replace")
-    if done.returncode != 0 or done.stdout.strip():
-        last = done.stdout.strip() or text.strip().rpartition("\n")[2]
+        status, answer, text = ask_module("tiledsl.levels.passes_worker", json.dumps(asked).encode(), **own)
+    if status != 0 or answer.strip():
+        last = answer.decode().strip() or text.strip().rpartition("\n")[2]
         raise TileError(f"{kernel.name} does not compile for {target}: {last}")
     return parsed(text)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from tiledsl.child_processes import end_of, python_environment, python_module
+from tiledsl.child_processes import ask_module, end_of
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import Record
 from tiledsl.location import Loc
@@ -22,16 +20,10 @@ def compile_in_subprocess(file: LevelFile, record: Record, target: Target, folde
     asked = pickle.dumps(
         (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4
     )
-    with tempfile.TemporaryFile(prefix="tiledsl-compile-") as log:
-        done = subprocess.run(
-            python_module("tiledsl.levels.compile_worker"), input=asked, stdout=subprocess.PIPE, stderr=log, cwd="/",
-            env=python_environment(),
-        )  # fmt: skip
-        log.seek(0)
-        printed = log.read().decode(errors="replace")
-    if done.returncode != 0:
-        raise _died(file, done.returncode, printed)
-    error = pickle.loads(done.stdout)
+    status, answer, printed = ask_module("tiledsl.levels.compile_worker", asked)
+    if status != 0:
+        raise _died(file, status, printed)
+    error = pickle.loads(answer)
     if error is not None:
         raise error
     sys.stderr.write(printed)

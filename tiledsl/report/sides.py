@@ -96,11 +96,11 @@ class Quoted:
 def quoted(lines: Sequence[Line], around: int = 2) -> dict[str, list[Quoted]]:
     """What of the users' files the lines come from, by the file's name, with so many lines around; files that are not
     here are left out."""
-    wanted: dict[str, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for place in (each.place for each in lines if each.place is not None):
-        wanted.setdefault(place.file, set()).update((place.line, place.end_line))
-    found: dict[str, list[Quoted]] = {}
-    for file, hit in wanted.items():
+        numbers.setdefault(place.file, set()).update((place.line, place.end_line))
+    by_file: dict[str, list[Quoted]] = {}
+    for file, hit in numbers.items():
         if not any(source_line(file, number) for number in hit):
             continue
         shown = sorted({near for number in hit for near in range(max(1, number - around), number + around + 1)})
@@ -111,5 +111,5 @@ def quoted(lines: Sequence[Line], around: int = 2) -> dict[str, list[Quoted]]:
             rows.append(Quoted(number, source_line(file, number)))
         while rows and not rows[-1].text.strip():
             rows.pop()
-        found.setdefault(PurePath(file).name, []).extend(rows)
-    return found
+        by_file.setdefault(PurePath(file).name, []).extend(rows)
+    return by_file

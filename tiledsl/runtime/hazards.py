@@ -315,14 +315,14 @@ def _merges_unknown(sass: str) -> bool:
 
 def _is_other_half(block: list[tuple[str, str]], place: int) -> bool:
     """Whether what the conversion at `place` is merged with was converted for it alone."""
-    parts = [each.strip().removesuffix(".reuse") for each in block[place][1].split(",")]
+    parts = [operand.strip().removesuffix(".reuse") for operand in block[place][1].split(",")]
     register = parts[-1]
     if block[place][0].startswith("@") or not re.fullmatch(r"R\d+", register) or register == "R1":
         return False
     for name, operands in reversed(block[:place]):
-        to, *others = [each.strip().removesuffix(".reuse") for each in operands.split(",")]
+        to, *others = [operand.strip().removesuffix(".reuse") for operand in operands.split(",")]
         if to == register and name.startswith("F2FP") and "MERGE_C" in name:
-            if others[-1] != "RZ" or any(register in each for each in others):
+            if others[-1] != "RZ" or any(register in operand for operand in others):
                 return False
             break
         if _touches(name, operands, register):
@@ -332,7 +332,7 @@ def _is_other_half(block: list[tuple[str, str]], place: int) -> bool:
     if parts[0] == register:
         return True
     for name, operands in block[place + 1 :]:
-        to, *others = [each.strip().removesuffix(".reuse") for each in operands.split(",")]
+        to, *others = [operand.strip().removesuffix(".reuse") for operand in operands.split(",")]
         if _OF_WORDS.match(name) and to == register and register not in re.findall(r"R\d+", " ".join(others)):
             return True
         if _touches(name, operands, register):

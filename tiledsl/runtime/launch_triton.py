@@ -314,10 +314,21 @@ def is_transformed() -> bool:
     return peek is not None and peek() is not None
 
 
-def is_autocast(tensors: Sequence[Any]) -> bool:
-    """Whether torch.autocast is on for the device of the first tensor."""
+def takes_gradients() -> bool:
+    """Whether the innermost transformation of torch.func takes gradients."""
     import torch
 
+    functorch = getattr(torch._C, "_functorch", None)
+    peek = getattr(functorch, "peek_interpreter_stack", None)
+    inner = peek and peek()
+    return inner is not None and inner.key() == functorch.TransformType.Grad  # type: ignore[union-attr]
+
+
+def is_autocast(tensors: Sequence[Any]) -> bool:
+    """Whether torch.autocast is on for the device of the first tensor."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
     device = next((each.device.type for each in tensors if isinstance(each, torch.Tensor)), "")
     return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
 

@@ -46,14 +46,14 @@ def range_of(name: str, config: Mapping[str, Any] | None) -> Range | None:
     label = label if len(label) <= _MOST else f"{label[: _MOST - 3]}..."
     module = "torch.cuda.nvtx" if kind == "nvtx" else "triton.profiler"
     try:
-        made: Any = importlib.import_module(module)
+        profiler: Any = importlib.import_module(module)
     except ImportError as error:
         raise TileError(f"ranges={kind!r} needs {module}, which cannot be imported: {error}") from None
     if kind == "nvtx":
         try:
-            made.range_push(label)
-            made.range_pop()
+            profiler.range_push(label)
+            profiler.range_pop()
         except RuntimeError as error:  # a torch without CUDA
             raise TileError(f"ranges='nvtx': this torch has no NVTX: {error}") from None
-        return Range(label, made.range_push, made.range_pop)
-    return Range(label, made.enter_scope, made.exit_scope)
+        return Range(label, profiler.range_push, profiler.range_pop)
+    return Range(label, profiler.enter_scope, profiler.exit_scope)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tiledsl.analysis.dependence import operands_of, reached
 from tiledsl.dialects import triton
 from tiledsl.ir.core import Effect, Operation, Value
 
 
 def needed_for(values: Iterable[Value]) -> set[Operation]:
     """The operations that these values are computed by."""
-    needed: set[Operation] = set()
-    pending = [value.op for value in values]
-    while pending:
-        op = pending.pop()
-        if op is not None and op not in needed:
-            needed.add(op)
-            pending += [value.op for value in op.operands]
-    return needed
+    return {value.op for value in reached(values, operands_of) if value.op is not None}
 
 
 def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operation]:

@@ -15,6 +15,9 @@ from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.launch import Launcher
 
+# Loaded before the script runs: with TileLang its whole compiler is, too.
+_COMPILER = ("triton", "tiledsl.runtime.lowering", "tiledsl.runtime.compile", "tiledsl.language.names")
+
 
 def watch(side: str, recorder: Recorder) -> None:
     """Let a recorder see the kernels of "tiledsl" or "tilelang" in this process. Raises ImportError where TileLang is
@@ -112,7 +115,9 @@ def _built(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., An
 
 def _watch_tiledsl(recorder: Recorder) -> None:
     install()
-    parse_module("x = 1")  # loads the parser's table, as importing TileLang loads its compiler
+    for name in _COMPILER:
+        importlib.import_module(name)
+    parse_module("x = 1")  # makes the parser's table
     for method in ("__call__", "compile", "kernel_for"):
         _named(recorder, JitFunction, method)
     make, find = Kernel.__init__, Launcher.find

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.child_processes import end_of, kill_group, python_environment, python_module, reason_of, search_path
+from tiledsl.child_processes import (
+    end_of,
+    family,
+    kill_group,
+    python_environment,
+    python_module,
+    reason_of,
+    search_path,
+)
 
 SIDES = ("tiledsl", "tilelang")
 _LOG_BYTES = 1 << 16
@@ -58,6 +66,8 @@ class SideProcess:
             "entry": job.entry,
         }
         own = {name: str(caches / side / name.lower()) for name in _CACHES}
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # packages may have come without: once is enough
+            own |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(caches / "bytecode")}
         environment = python_environment(
             **own, PYTHONPATH=os.pathsep.join([*job.paths, *search_path()]), PYTHONUNBUFFERED="1"
         )
@@ -131,8 +141,9 @@ class SideProcess:
             self._paused = None
 
     def _signal(self, number: int) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, number)
+        for each in family(self.process.pid):  # a tuner's processes have sessions of their own
+            with contextlib.suppress(OSError):
+                os.kill(each, number)
 
     def printed(self) -> str:
         """The end of what the script printed."""
@@ -157,6 +168,7 @@ class SideProcess:
     def end(self, why: str = "") -> None:
         """End the process with all that it has started."""
         self.why = self.why or why or "it was ended"
+        self._signal(signal.SIGKILL)
         kill_group(self.process.pid)
         self.process.wait()
         with contextlib.suppress(OSError):

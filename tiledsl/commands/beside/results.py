@@ -139,7 +139,7 @@ def show(scripts: Sequence[Mapping[str, Any]]) -> None:
             *([printable(script)] if several else []), _title(row), *(_number(row["ms"][side], 4) for side in SIDES),
             _number(row["ratio"], 3), *(_number(row["compile_s"][side], 1) for side in SIDES), outputs,
         ])  # fmt: skip
-    head = ["kernel", "tiledsl ms", "tilelang ms", "ratio", "compile s", "compile s", "outputs"]
+    head = ["kernel", "tiledsl ms", "tilelang ms", "ratio", "tiledsl compile s", "tilelang compile s", "outputs"]
     if table:
         print_table(["script", *head] if several else head, table, ("l" if several else "") + "lrrrrrl")
     for line in remarks(scripts):

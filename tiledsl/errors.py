@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import linecache
@@ -171,6 +170,8 @@ def way_out(python: str, command_line: str) -> str:
 
 def meant(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
     """The end of a message about a name that is none of those known: the one that was probably meant, else all."""
+    import difflib  # as settings.py has it
+
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names)}"

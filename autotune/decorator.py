@@ -231,9 +231,7 @@ class AutotunedFunction(InGraphs):
         if self.jit.is_eager and not self.jit.is_triton and is_autocast(list(call.values.values())):
             result = self._compile_as_declared(call, options, started)
         else:
-            result = self.from_files(call)
-        if result is None:
-            result = self._missed(self._problem(call, options), started)
+            result = self.from_files(call) or self._missed(self._problem(call, options), started)
         if result.complete:
             self.remember(key, result)
         return result

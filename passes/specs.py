@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.parser import WORDS, Parser
 from tiledsl.ir.pass_manager import PASSES, Pass
 
@@ -75,13 +75,13 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
     pass_type = (types or {}).get(name) or find_pass(name)
     if pass_type is None:
         raise TileError(
-            f"no pass is named {name!r}; there are {', '.join(sorted(PASSES))}",
+            f"no pass is named {name!r}; {meant(name, sorted(PASSES))}",
             notes=["a pass of your own is known once its module is imported; from the shell, --load FILE"],
         )
     known = {option.name: option for option in dataclasses.fields(pass_type)}
     for key, value in options.items():
         if key not in known:
-            raise TileError(f"pass {name} has no option {key!r}; its options are {', '.join(known) or 'none'}")
+            raise TileError(f"pass {name} has no option {key!r}; {meant(key, known or ['none'], 'its options are')}")
         default = known[key].default
         if type(default) is float and type(value) is int:
             options = {**options, key: float(value)}

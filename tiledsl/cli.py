@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import PassFailure, TileError, on_command_line
 from tiledsl.files import write_output, writing
+from tiledsl.settings import current
 from tiledsl.version import __version__
 
 
@@ -47,6 +49,8 @@ class _Commands(click.Group):
             with on_command_line():
                 return super().invoke(ctx)
         except (TileError, PassFailure) as error:
+            if current().full_tracebacks:
+                traceback.print_exception(error)
             if in_json():
                 raise
             click.echo(str(error), err=True)
@@ -203,8 +207,8 @@ def explain(
 
     file, function = command.split_function(program)
     given = dict(map(command.parse_value, values))
-    if not file.is_file() and (found := explaining.example_of(str(file), given)) is not None:
-        file, given = found
+    if not file.is_file():
+        file, given = explaining.example_of(str(file), given)
     request = command.Request(
         file=file,
         function=function,

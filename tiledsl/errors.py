@@ -13,10 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tiledsl.location import UNKNOWN, Loc
-from tiledsl.tracebacks import PACKAGES, ends_in_users_code, in_notebook, shorten, shorten_uncaught
+from tiledsl.tracebacks import (
+    PACKAGES,
+    ends_in_users_code,
+    in_notebook,
+    is_internal,
+    is_library,
+    shorten,
+    shorten_uncaught,
+)
+
+if TYPE_CHECKING:
+    from traceback import FrameSummary
 
 _WIDTH = 200  # of a quoted line
 _NEWLINE = re.compile(r"\r\n?|\n")  # as the parser counts lines; str.splitlines ends them at form feeds, too
@@ -101,20 +112,42 @@ def ends_tracebacks(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 class PassFailure(Exception):
     """A pass failed on valid input, or left invalid IR: a bug in tiledsl, or in the user's module that the pass is
-    from. `reproducer` is the file to report."""
+    from. `reproducer` is the file to report, '' where the program could not be made again; `again` says why. `program`
+    is where the kernel is, and `place` where the user's pass raised: a file, a line, and a function or ''."""
 
-    def __init__(self, spec: str, error: BaseException, reproducer: str, module: str = "") -> None:
-        import traceback
-
+    def __init__(
+        self,
+        spec: str,
+        error: BaseException,
+        reproducer: str,
+        module: str = "",
+        program: Loc | None = None,
+        again: BaseException | None = None,
+    ) -> None:
         whose = f"a bug in the pass, which is from {module}" if module else "a bug in tiledsl"
-        said, place = str(error) or repr(error), ""
-        theirs = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(PACKAGES)]
-        if module and theirs:
-            said = f"{type(error).__name__}: {error}"
-            place = "\n" + "".join(traceback.format_list(theirs[-1:])).rstrip()
-        super().__init__(f"pass {spec} failed: {said}{place}\nThis is {whose}; the program is in {reproducer}")
         self.spec = spec
         self.reproducer = reproducer
+        self.program = program if program is not UNKNOWN else None
+        self.place: tuple[str, int, str] | None = None
+        said, shown = str(error) or repr(error), ""
+        if module and (frame := users_frame(error)) is not None:
+            import traceback
+
+            self.place = frame.filename, frame.lineno or 1, frame.name
+            said, shown = f"{type(error).__name__}: {error}", "\n" + "".join(traceback.format_list([frame])).rstrip()
+        kept = f"the program is in {reproducer}"
+        if again is not None:
+            kept = f"the program could not be made again: {(str(again) or repr(again)).splitlines()[0]}"
+        where = f"\nThe kernel is at {_short(self.program)}" if self.program and module else ""
+        super().__init__(f"pass {spec} failed: {said}{shown}{where}\nThis is {whose}; {kept}")
+
+
+def users_frame(error: BaseException) -> FrameSummary | None:
+    """The last frame of the user's code in a traceback; of libraries', if that has no other."""
+    import traceback
+
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not is_internal(each.filename)]
+    return next((each for each in reversed(frames) if not is_library(each.filename)), frames[-1] if frames else None)
 
 
 _on_command_line: ContextVar[bool] = ContextVar("tiledsl_on_command_line", default=False)
@@ -133,6 +166,25 @@ def on_command_line(yes: bool = True) -> Iterator[None]:
 def way_out(python: str, command_line: str) -> str:
     """What a note suggests: Python, or options of the command that the user has run."""
     return command_line if _on_command_line.get() else python
+
+
+def meant(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
+    """The end of a message about a name that is none of those known: the one that was probably meant, else all."""
+    import difflib  # as settings.py has it
+
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names)}"
+
+
+def brief(value: object) -> str:
+    """A value for a message: of a tensor or an array its type and shape, of others at most 80 characters."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None and not isinstance(value, type):
+        sizes = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+        return f"a {type(value).__module__.partition('.')[0]} {type(value).__name__} of shape ({sizes}) and {dtype}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def value_options(names: Iterable[str]) -> str:

@@ -34,7 +34,8 @@ def _libraries() -> tuple[str, ...]:
     return *(os.path.join(folder, "") for folder in folders), "<frozen"
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether a frame of a traceback with this file is of Python or of what is installed."""
     return file.startswith(_libraries())
 
 
@@ -59,7 +60,7 @@ def _shortened(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         if _is_ours(trace.tb_frame):
             was_internal = True
-        elif not (was_internal and _is_library(trace.tb_frame.f_code.co_filename)):
+        elif not (was_internal and is_library(trace.tb_frame.f_code.co_filename)):
             kept.append(trace)
         trace = trace.tb_next
     chain: TracebackType | None = None
@@ -74,7 +75,7 @@ def ends_in_users_code(trace: TracebackType | None) -> bool:
     while trace is not None:
         is_ours = _is_ours(trace.tb_frame)
         was_internal |= is_ours
-        if is_ours or not _is_library(trace.tb_frame.f_code.co_filename):
+        if is_ours or not is_library(trace.tb_frame.f_code.co_filename):
             is_user = not is_ours
         trace = trace.tb_next
     return was_internal and is_user
@@ -83,7 +84,7 @@ def ends_in_users_code(trace: TracebackType | None) -> bool:
 def in_notebook(trace: TracebackType | None) -> TracebackType | None:
     """A traceback from the first frame on that is of no library: a cell's."""
     first = trace
-    while first is not None and _is_library(first.tb_frame.f_code.co_filename):
+    while first is not None and is_library(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     return first or trace
 

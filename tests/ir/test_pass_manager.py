@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -194,11 +195,90 @@ def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: py
     assert f"failed: RuntimeError: first line\nsecond line\n  {place}" in str(caught.value)
 
 
+@dataclass(frozen=True)
+class Promises(Pass):
+    """Does what no pass may do."""
+
+    name = "test-promises"
+    how: str = ""
+
+    def run(self, program: Program) -> Any:
+        if self.how == "returns":
+            return Program(program.root, program.target)
+        if self.how == "root":
+            program.root = program.root.clone({})
+        if self.how == "target":
+            program.target = None
+        if self.how == "exit":
+            sys.exit(0)
+        if self.how == "library":
+            json.loads("x")
+        if self.how == "error":
+            raise TileError("no")
+        return None
+
+
+@pytest.mark.parametrize(
+    ("how", "message", "line"),
+    [
+        (
+            "returns",
+            "run returned a Program, where None is asked: it changes the operations in program.root in place",
+            0,
+        ),
+        ("root", "run has set program.root; it changes the operations in program.root in place", 0),
+        ("target", "run has set program.target to None; a pass asks for the target, and leaves it", 0),
+        ("exit", "RuntimeError: run ended the process, sys.exit(0)", 8),
+        ("library", "JSONDecodeError: Expecting value: line 1 column 1 (char 0)", 10),
+    ],
+)
+def test_what_a_pass_promises(how: str, message: str, line: int, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(PassFailure) as caught:
+        PassManager([Idle(), Promises(how)]).run(Program(gather_rows(), Target.parse("cuda:90")))
+    assert str(caught.value).startswith(f'pass test-promises{{how="{how}"}} failed: {message}')
+    first = Promises.run.__code__.co_firstlineno
+    assert caught.value.place == ((__file__, first + line, "run") if line else None)
+    assert f"which is from {__name__}, {__file__}:{first}; the program is in {tmp_path}" in str(caught.value)
+    PassManager([Promises("")]).run(program())
+
+
+def test_a_mistake_that_a_users_pass_finds_names_the_pass() -> None:
+    with pytest.raises(TileError) as caught:
+        PassManager([Promises("error")]).run(program())
+    assert str(caught.value) == f'no\n  note: the pass test-promises{{how="error"}} says so, which is from {__name__}'
+
+
+def test_a_pass_that_does_not_do_the_same_each_time() -> None:
+    @dataclass(frozen=True)
+    class Moody(Pass):
+        """Raises from its second run on."""
+
+        def run(self, program: Program) -> None:
+            runs.append(1)
+            if len(runs) > 1:
+                raise ValueError("not again")
+
+    runs: list[int] = []
+    with pytest.raises(PassFailure, match="pass test-crash failed") as caught:
+        PassManager([Moody(), Crash()]).run(program())
+    assert caught.value.reproducer == "" and "the program could not be made again: pass  failed" in str(caught.value)
+
+
+def test_a_pass_has_a_method_run() -> None:
+    for what, given in (("missing", {}), ("NoneType", {"run": None})):
+        with pytest.raises(TileError) as caught:
+            type("NoRun", (Pass,), {"name": "test-no-run", "__module__": __name__, **given})
+        asked = "where a method is asked: def run(self, program: Program) -> None"
+        assert str(caught.value) == f"NoRun: run is {what}, {asked}"
+    assert "test-no-run" not in pass_manager.PASSES
+
+
 @pytest.mark.parametrize(
     "done, message",
     [
-        ("sys.exit(0)", "SystemExit: 0"),
-        ("program.root = None", "it left None in the place of the program"),
+        ("sys.exit(0)", "RuntimeError: run ended the process"),
+        ("program.root = None", "run has set program.root"),
         ("return super(type(self), self).run(program)", "Odd has no method run"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import sys
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from click.testing import CliRunner
 
 import tiledsl
 import tiledsl.language as T
-from tests.support.pass_of_a_user import Nothing, Subtract
+from tests.support.pass_of_a_user import Nothing, Raise, Subtract
 from tiledsl.certificate.process import certify_apart
 from tiledsl.cli import main
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
+from tiledsl.ir import pass_manager
 from tiledsl.ir.pass_manager import PASSES, Pass, Program
 from tiledsl.passes import PIPELINE, default_pipeline, specs
 from tiledsl.passes.cse import Cse
@@ -203,13 +205,13 @@ def test_code_that_cannot_be_told(caplog: pytest.LogCaptureFixture, own: Any) ->
 
 
 @dataclass(frozen=True)
-class Listed(Pass):
+class Listed(Nothing):
     name = "users-listed"
     values: Any = ()
 
 
 @dataclass(frozen=True)
-class Shouting(Pass):
+class Shouting(Nothing):
     name = "Users_Pass"
 
 
@@ -231,7 +233,7 @@ for _each in (Listed, Shouting):
         ({PLACE: 3}, "has 3; it must be a list of passes"),
         ({PLACE: [3]}, "has 3, which is no pass"),
         ({PLACE: ["unheard-of"]}, "no pass is named 'unheard-of'"),
-        ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; its options are note, times"),
+        ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; did you mean 'times'?"),
         ({PLACE: [Listed([{}])]}, "Listed: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Nothing(times=0.5)]}, "Nothing: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Shouting()]}, "Shouting is named 'Users_Pass'"),
@@ -307,6 +309,41 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert text.splitlines()[-1].split()[0] == "users-nothing"
     status, text = said("passes", "--load", str(Path(__file__).parent / "ir_cases.py"))
     assert status == 1 and "ir_cases.py defines no pass" in text
+
+
+def test_the_command_line_says_where_a_pass_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(PASSES, "users-raise")
+    monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
+    words = ["lower", f"{__file__}:total", "--load", FILE, "--target", "cuda:90"]
+    words += ["--pass-config", f"{PLACE}=users-raise"]
+    status, text = said(*words)
+    number, line = next((n, line) for n, line in enumerate(Path(FILE).read_text().splitlines(), 1) if "(1, 0)" in line)
+    head, place, code, *_ = text.splitlines()
+    assert status == 1 and head == "pass users-raise failed: ZeroDivisionError: Fraction(1, 0)"
+    assert place == f'  File "{FILE}", line {number}, in run' and code.strip() == line.strip()
+    assert "The kernel is at test_user_passes.py:" in text and "Traceback" not in text
+    envelope = json.loads(said(*words, "--json")[1])
+    assert envelope["status"] == 1 and envelope["error"]["kind"] == "pass failure"
+    assert Path(envelope["error"]["file"]).parent == tmp_path
+    raised, kernel = envelope["error"]["notes"]
+    assert (raised["message"], raised["file"], raised["line"]) == ("raised in run", FILE, number)
+    source = Path(__file__).read_text().splitlines()
+    assert kernel["message"] == "the kernel" and kernel["file"] == __file__
+    assert "def total(" in "".join(source[kernel["line"] - 1 : kernel["line"] + 1])
+    with tiledsl.settings(full_tracebacks=True):
+        status, text = said(*words)
+    assert status == 1 and "Traceback" in text and "fractions.py" in text and "pass_manager.py" in text
+
+
+def test_a_certificate_of_a_pass_that_raises_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.pass_of_a_user.RUNS", [])
+    certificate = compiled({PLACE: [Raise(first=1)]}).verify()
+    failed = {each.subject: each.detail for each in certificate.checks if each.status == "failed"}
+    number = Raise.run.__code__.co_firstlineno + 3
+    message = f"users-raise{{first=1}}: ZeroDivisionError: Fraction(1, 0), at {FILE}:{number}, in run"
+    assert failed["lowering"] == message and not certificate.ok
+    assert failed["the lowering, once more"].startswith("pass users-raise{first=1} failed: ZeroDivisionError")
+    assert "tiledsl" not in failed["the lowering, once more"].splitlines()[0]
 
 
 def test_entry_points(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from tiledsl.dialects.arith import AddOp, SubOp
 from tiledsl.ir.pass_manager import Pass, Program
@@ -40,3 +41,19 @@ class Nothing(Pass):
 
     def run(self, program: Program) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class Raise(Pass):
+    """Raise from a given run on, in a library that it calls."""
+
+    name = "users-raise"
+    first: int = 0
+
+    def run(self, program: Program) -> None:
+        RUNS.append(1)
+        if len(RUNS) > self.first:
+            Fraction(1, 0)
+
+
+RUNS: list[int] = []

@@ -29,14 +29,15 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, users_frame
 from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation
-from tiledsl.ir.pass_manager import Pass, PassManager, Program
+from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, is_float
 from tiledsl.ir.verifier import VerifyError, verify
 from tiledsl.location import UNKNOWN
+from tiledsl.pass_promises import run_in_place
 from tiledsl.passes import default_pipeline
 from tiledsl.runtime.lowering import rest_of
 
@@ -160,10 +161,10 @@ class _Levels:
             try:
                 allowed = _allowed(current, self.program) if compares else frozenset()
                 root = self.func.clone({}) if allowed else self.func
-                current.run(self.program)
+                run_in_place(current, self.program, is_ours(type(current)))
                 verify(self.func)
             except (Exception, VerifyError) as error:
-                yield Check("pass", "lowering", "failed", f"{current.spec}: {_sentence(error)}"), before
+                yield Check("pass", "lowering", "failed", _broken(current, error)), before
                 return
             if not compares and number + 1 < len(passes):
                 continue
@@ -456,6 +457,14 @@ def _status(error: ExecutorError) -> Status:
 
 def _place(op: Any) -> str:
     return "" if op is None or op.loc is UNKNOWN else str(op.loc)
+
+
+def _broken(current: Pass, error: Exception) -> str:
+    """What a pass raised, and the user's line that did."""
+    frame = None if is_ours(type(current)) or isinstance(error, TileError) else users_frame(error)
+    if frame is None:
+        return f"{current.spec}: {_sentence(error)}"
+    return f"{current.spec}: {type(error).__name__}: {error}, at {frame.filename}:{frame.lineno}, in {frame.name}"
 
 
 def _sentence(error: Exception) -> str:

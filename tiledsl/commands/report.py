@@ -141,7 +141,7 @@ def _ended(run: Callable[[], Any]) -> tuple[int, dict[str, Any] | None]:
     except TileError as mistake:
         return 1, described(mistake)
     except PassFailure as failure:
-        return 1, {**_error("pass failure", str(failure)), "file": failure.reproducer}
+        return 1, _failed(failure)
     except Exception as failure:  # a mistake of ours
         traceback.print_exc()
         return 1, _error("internal", f"{type(failure).__name__}: {failure}")
@@ -170,6 +170,18 @@ def _to_stderr() -> Iterator[None]:
 
 def _error(kind: str, message: str) -> dict[str, Any]:
     return {"kind": kind, "message": message, **_place(None), "notes": [], "text": message}
+
+
+def _failed(failure: PassFailure) -> dict[str, Any]:
+    """A pass's failure as JSON: `file` is the program to report; the notes say where the user's pass raised, and where
+    the kernel is."""
+    notes = []
+    if failure.place is not None:
+        file, line, name = failure.place
+        notes.append({"message": f"raised in {name}", **_place(None), "file": file, "line": line})
+    if failure.program is not None:
+        notes.append({"message": "the kernel", **_place(failure.program)})
+    return {**_error("pass failure", str(failure)), "file": failure.reproducer or None, "notes": notes}
 
 
 def _place(loc: Loc | None) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any, ClassVar
 
 from tiledsl.errors import PassFailure as PassFailure
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.core import Operation, changes
 from tiledsl.ir.parser import Parser
 from tiledsl.ir.printer import attribute_text, print_op
 from tiledsl.ir.verifier import verify
+from tiledsl.pass_promises import check_methods, place_of, run_in_place
 
 
 @dataclass
@@ -47,11 +47,7 @@ class Pass:
     def __init_subclass__(cls) -> None:
         if not is_ours(cls) and is_ours(PASSES.get(cls.name, cls)):
             raise TileError(f"{cls.__name__}: tiledsl has a pass {cls.name!r} of its own; choose another name")
-        if not isinstance(cls.__dict__.get("allowances", Pass.allowances), FunctionType):
-            raise TileError(
-                f"{cls.__name__}: allowances is {type(cls.__dict__['allowances']).__name__}, where a method is asked: "
-                "def allowances(self, program: Program) -> frozenset[str]"
-            )
+        check_methods(cls, Pass.run)
         if cls.name:
             PASSES[cls.name] = cls
 
@@ -111,7 +107,7 @@ class PassManager:
         """Run all passes. An internal failure of a pass raises PassFailure and leaves a reproducer file."""
         names = [each.name for each in self.passes]
         if self.stop_after and self.stop_after not in names:
-            raise TileError(f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(dict.fromkeys(names))}")
+            raise TileError(f"the pipeline has no pass {self.stop_after!r}; {meant(self.stop_after, names, 'it has')}")
         end = len(names) - names[::-1].index(self.stop_after) if self.stop_after else len(names)
         rebuild = self.rebuild or partial(Program, program.root.clone({}), program.target)
         watch = bool(self.print_after or self.dump_dir or self.keep_text)
@@ -121,15 +117,13 @@ class PassManager:
         for number, current in enumerate(self.passes[:end], 1):
             start = time.perf_counter()
             try:
-                current.run(program)
-                if not isinstance(program.root, Operation):
-                    raise TypeError(f"it left {program.root!r} in the place of the program")
+                run_in_place(current, program, is_ours(type(current)))
                 if self.verify_each and verified != changes[0]:
                     verify(program.root, everything=False)
                     verified = changes[0]
             except TileError:
                 raise
-            except (Exception, SystemExit) as error:
+            except Exception as error:
                 raise self._failure(current, number, rebuild, error) from error
             stage = Stage(current.name, current.spec, (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
@@ -147,11 +141,15 @@ class PassManager:
             os.makedirs(self.dump_dir, exist_ok=True)
             Path(self.dump_dir, f"{name}.mlir").write_text(text + "\n", encoding="utf-8")
 
-    def _failure(self, failing: Pass, number: int, rebuild: Callable[[], Program], error: BaseException) -> PassFailure:
+    def _failure(self, failing: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
         """The error to raise, with a reproducer file."""
+        whose = "" if is_ours(type(failing)) else place_of(type(failing))
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
-        before = rebuild()
-        PassManager(self.passes[: number - 1], verify_each=False).run(before)
+        try:
+            before = rebuild()
+            PassManager(self.passes[: number - 1], verify_each=False).run(before)
+        except Exception as other:  # of a pass that does not do the same each time
+            return PassFailure(failing.spec, error, "", whose, again=other)
         rest = ",".join(later.spec for later in self.passes[number - 1 :])
         modules = {sys.modules.get(type(each).__module__) for each in self.passes if not is_ours(type(each))}
         loaded = sorted({str(file) for each in modules if (file := getattr(each, "__file__", None))})
@@ -161,7 +159,7 @@ class PassManager:
             file.write(f"// pass {failing.spec} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
             target = f" --target {before.target}" if before.target is not None else ""
             file.write(f"// tiledsl opt {path} -p '{rest}{target}\n{print_op(before.root, locations=True)}\n")
-        return PassFailure(failing.spec, error, path, "" if is_ours(type(failing)) else type(failing).__module__)
+        return PassFailure(failing.spec, error, path, whose, before.root.loc)
 
 
 def parse_program(text: str, target: Any = None, file: str = "<ir>") -> Program:

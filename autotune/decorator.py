@@ -38,7 +38,7 @@ from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings, value_ke
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
-from tiledsl.runtime.launch_triton import traced_as, without_values
+from tiledsl.runtime.launch_triton import is_autocast, traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -228,12 +228,27 @@ class AutotunedFunction(InGraphs):
         if known is not None:
             _log.info("autotune: %s runs with %s, from memory", self.name, config_text(known.config))
             return known
-        result = self.from_files(call)
-        if result is None:
-            result = self._missed(self._problem(call, options), started)
+        if self.jit.is_eager and not self.jit.is_triton and is_autocast(list(call.values.values())):
+            result = self._compile_as_declared(call, options, started)
+        else:
+            result = self.from_files(call) or self._missed(self._problem(call, options), started)
         if result.complete:
             self.remember(key, result)
         return result
+
+    def _compile_as_declared(
+        self, call: BoundCall, options: TuneOptions, started: Callable[[Any], None] | None
+    ) -> AutotuneResult:
+        """The result for tensors as torch.autocast gives them to the program: where it is tuned, there is none."""
+        import torch
+
+        from tiledsl.kernels.torch_op import as_declared
+
+        problem = self._problem(call, options)
+        given = as_declared(problem.build(problem.configs[0], problem.target), call.given)
+        device = next(each.device.type for each in given.values() if isinstance(each, torch.Tensor))
+        with torch.autocast(device, enabled=False):
+            return self._compile((), given, options, started)
 
     def known(self, key: Any, call: BoundCall) -> AutotuneResult | None:
         """The result in memory."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, brief
 
 Check = tuple[str, Callable[[Any], Any]]  # what is allowed, in words, and whether a value is
 P = ParamSpec("P")
@@ -77,7 +77,7 @@ def check_options(options: Any) -> None:
         if option.metadata["check"] is not None:
             allowed, is_right = option.metadata["check"]
             if not is_right(value):
-                raise TileError(f"autotune: {option.name} is {given!r}; it must be {allowed}")
+                raise TileError(f"autotune: {option.name} is {brief(given)}; it must be {allowed}")
 
 
 def with_changes(options: R, changes: Mapping[str, Any], taker: str = "autotune") -> R:

@@ -15,7 +15,7 @@ from typing import Any
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
 from tiledsl.autotuner.user_functions import errors_of, named_arguments
-from tiledsl.errors import TileError, ends_tracebacks
+from tiledsl.errors import TileError, brief, ends_tracebacks
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
@@ -145,7 +145,7 @@ def _parts(other: Space | Iterable[Mapping[str, Any]]) -> tuple[Callable[[], Ite
     configs = list(other)
     for config in configs:
         if not isinstance(config, Mapping):
-            raise TileError(f"a space is joined with a list of dicts; {config!r} is none")
+            raise TileError(f"a space is joined with a list of dicts; {brief(config)} is none")
     return (lambda: [dict(config) for config in configs],)
 
 
@@ -167,7 +167,7 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
     known = [*signature.parameters, *RESERVED, "passes", *LAUNCH_OPTIONS]
     for index, config in enumerate(configs):
         if not isinstance(config, Mapping):
-            raise TileError(f"{where}: configuration {index} is {config!r}, not a dict")
+            raise TileError(f"{where}: configuration {index} is {brief(config)}, not a dict")
         for key in config:
             if not isinstance(key, str) or (key not in known and not takes_any):
                 near = difflib.get_close_matches(str(key), known, n=1)

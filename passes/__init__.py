@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.pass_manager import PASSES, Pass
 from tiledsl.launch_options import pass_options
 from tiledsl.logs import note_once
@@ -108,9 +108,7 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
             if not option:
                 raise TileError(f"pass option {key!r} is not of the form 'pass-name.option'")
             if find_pass(name) is None:
-                raise TileError(
-                    f"pass option {key!r}: no pass is named {name!r}; there are {', '.join(sorted(PASSES))}"
-                )
+                raise TileError(f"pass option {key!r}: no pass is named {name!r}; {meant(name, sorted(PASSES))}")
             chosen.setdefault(name, {})[option] = value
     pipeline = inserted(_DEFAULT_PIPELINE, options)
     if not chosen:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.parser import WORDS, Parser
 from tiledsl.ir.pass_manager import PASSES, Pass
 
@@ -76,7 +76,7 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
     pass_type = (types or {}).get(name) or find_pass(name)
     if pass_type is None:
         raise TileError(
-            f"no pass is named {name!r}; there are {', '.join(sorted(PASSES))}",
+            f"no pass is named {name!r}; {meant(name, sorted(PASSES))}",
             notes=["a pass of your own is known once its module is imported; from the shell, --load FILE"],
         )
     known = {option.name: option for option in dataclasses.fields(pass_type)}
@@ -85,7 +85,7 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
             way_out = f"{pass_type.__name__} is no dataclass: write @dataclass(frozen=True) above it"
             undecorated = key in inspect.get_annotations(pass_type)
             raise TileError(
-                f"pass {name} has no option {key!r}; its options are {', '.join(known) or 'none'}",
+                f"pass {name} has no option {key!r}; {meant(key, known or ['none'], 'its options are')}",
                 notes=[way_out] if undecorated else [],
             )
         default = known[key].default

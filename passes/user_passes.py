@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tiledsl.digests import OPAQUE, digest
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.pass_manager import PASSES, Pass, is_ours
 from tiledsl.passes.specs import find_pass, parse_pipeline
 
@@ -68,8 +68,7 @@ def inserted(pipeline: Sequence[Pass], options: Mapping[str, Any]) -> list[Pass]
         where, _, name = place.partition(":")
         names = [each.name for each in passes]
         if name not in names and not (where == "after" and name == "elaborate"):
-            known = ", ".join(dict.fromkeys(names))
-            raise TileError(f"{place!r}: the pipeline has no pass {name!r}; it has {known}")
+            raise TileError(f"{place!r}: the pipeline has no pass {name!r}; {meant(name, names, 'it has')}")
         if name == "elaborate":
             at = 0
         else:

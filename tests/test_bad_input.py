@@ -467,6 +467,42 @@ def test_nothing_is_left_on_disk(cache_dir: Path, tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".folder")] == []
 
 
+def test_functions_of_libraries_say_what_the_language_has(tmp_path: Path) -> None:
+    head = "import numpy as np\nimport torch\nimport tiledsl.language as T\n\n\n@T.prim_func\n"
+    head += 'def main(A: T.Tensor((4, 4), "float32")):\n    with T.Kernel(1) as bx:\n        A[0, 0] = '
+    for call, way_out in [
+        ("torch.erf(A[0, 0])", "write T.erf"), ("np.maximum(A[0, 0], 1.0)", "write T.max"),
+        ("torch.nn.functional.relu(A[0, 0])", "write T.max(x, 0)"), ("torch.matmul(A, A)", "write T.gemm"),
+        ("torch.special.i0(A[0, 0])", "write it with the functions of tiledsl.language (T.exp, T.max, ...)"),
+    ]:  # fmt: skip
+        (tmp_path / call).mkdir()
+        program = module(tmp_path / call, f"{head}{call}\n").main
+        message = f"{call.partition('(')[0]} runs while the program is built, and takes no values of the device"
+        refused(lambda made=program: tiledsl.compile(made, target="interpret"), message, call, [way_out])
+
+
+def test_tensors_for_a_builder_are_told_by_shape_and_type() -> None:
+    @tiledsl.jit
+    def scaled(M, N):
+        @T.prim_func
+        def scaled(X: T.Tensor((M, N), "float32")):
+            with T.Kernel(1) as bx:
+                X[bx, 0] = 1.0
+
+        return scaled
+
+    refused(
+        lambda: scaled(torch.ones(4, 5), N=torch.ones(5, dtype=torch.int8)),
+        "scaled makes a kernel and takes no tensors: M is a torch Tensor of shape (4, 5) and torch.float32, "
+        "N is a torch Tensor of shape (5,) and torch.int8",
+        notes=["give it sizes and tunables, and its kernel the tensors: scaled(M=..., N=...)(...)"],
+    )
+    refused(
+        lambda: T.Tensor((torch.ones(2, 3),)),
+        "dimension 0 of a tensor is a torch Tensor of shape (2, 3) and torch.float32, not an integer or a T.dynamic symbol",
+    )
+
+
 def test_an_error_survives_being_sent_to_another_process() -> None:
     error = refused(lambda: compiled("with T.Kernel(1) as bx:\n    T.copy(A, 3)"), "T.copy needs a buffer or a part of one, not int 3")  # fmt: skip
     again = pickle.loads(pickle.dumps(error))

@@ -30,6 +30,15 @@ def test_the_oldest_versions_are_those_that_pip_knows() -> None:
     assert {name: ".".join(map(str, least)) for name, least in findings.LEAST.items()} == bounds
 
 
+def test_the_extras_are_those_that_pip_knows() -> None:
+    optional = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    known = {
+        extra: [f"{name}>={'.'.join(map(str, least))}" for name, least in needs.items()]
+        for extra, (needs, _) in findings.EXTRAS.items()
+    }
+    assert known == {extra: needs for extra, needs in optional.items() if extra not in ("dev", "docs")}
+
+
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     """Pretend that exactly these distributions are there; torch's wants Triton 3.6.0."""
 
@@ -63,6 +72,19 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (torch.good, torch.detail, torch.do) == (False, "missing", findings.CPU_TORCH)
 
 
+def test_extras_say_what_they_give_and_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, **{"z3-solver": "4.13.0", "jinja2": "3.1.4"})
+    verify, report = findings.extras()
+    assert verify == findings.Finding("extra: verify", True, "z3-solver 4.13.0: proofs in certificates")
+    assert report == findings.Finding(
+        "extra: report", None, "jinja2 3.1.4, plotly missing: pages of HTML",
+        "pip install 'tiledsl[report]', if you want them",
+    )  # fmt: skip
+    installed(monkeypatch, **{"z3-solver": "4.11"})
+    old = next(findings.extras())
+    assert (old.good, old.detail) == (None, "z3-solver 4.11, older than 4.12: proofs in certificates")
+
+
 def test_known_mistakes_are_those_of_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [findings.concerns(text, "triton", "3.7.1") for text in ("3.6, 3.7", "3.6", "all", "ptxas 3.7")] == [
         True, False, False, False,
@@ -73,7 +95,9 @@ def test_known_mistakes_are_those_of_the_versions(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(findings, "triton_version", lambda: "3.6.0")
     monkeypatch.setattr(findings, "ptxas_version", lambda: "13.5")
     (only,) = findings.mistakes()
-    assert only.good is None and "float8-number" in only.detail and only.do == "Triton 3.9 has fewer"
+    assert only.good and "float8-number" in only.detail and only.do == ""  # nothing is wrong here
+    assert only.detail.startswith("kernels keep away from those of triton 3.6.0, or are refused with a message: ")
+    assert only.detail.endswith("; Triton 3.9 has fewer")
     assert "float8-pair-twice" not in only.detail
 
 

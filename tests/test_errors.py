@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import linecache
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.errors import TileError, register_source, source_line, user_loc
+from tiledsl.cli import main
+from tiledsl.errors import TileError, brief, meant, register_source, source_line, user_loc
 from tiledsl.location import Loc
 
 
@@ -67,3 +72,38 @@ def program(X):
     function = tiledsl.jit(scope["build" if style == "lazy" else "program"])
     with pytest.raises(TileError, match="the source of 'program' is not available"):
         function(3)
+
+
+def test_what_was_meant_is_one_of_those_known_or_all_of_them() -> None:
+    known = ["pad-tiles", "cse", "dce", "cse"]
+    assert meant("pad-tile", known) == "did you mean 'pad-tiles'?"
+    assert meant("xyz", known) == "there are pad-tiles, cse, dce"
+    assert meant("xyz", known, "it has") == "it has pad-tiles, cse, dce"
+
+
+def test_values_in_messages_are_short() -> None:
+    assert brief(torch.zeros(3, 4)) == "a torch Tensor of shape (3, 4) and torch.float32"
+    assert brief(torch.zeros(3, dtype=torch.int8)) == "a torch Tensor of shape (3,) and torch.int8"
+    assert brief(np.zeros(())) == "a numpy ndarray of shape () and float64"
+    assert brief("a" * 78) == repr("a" * 78) and brief(list(range(100))) == repr(list(range(100)))[:77] + "..."
+    assert brief(None) == "None"
+
+
+def test_names_of_passes_are_guessed_wherever_they_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "one.py"
+    file.write_text(
+        "import tiledsl.language as T\n\n\n@T.prim_func\ndef one(X: T.Tensor((8,), 'float32')):\n"
+        "    with T.Kernel(1) as _:\n        X[0] = 1.0\n"
+    )
+    guess = "did you mean 'pad-tiles'?"
+    for options in (
+        ["--after", "pad-tile"], ["--pass-config", "pad-tile.x=1"], ["--pass-config", "after:pad-tile=cse"],
+        ["--pass-config", "after:cse=pad-tile"],
+    ):  # fmt: skip
+        done = CliRunner().invoke(main, ["lower", str(file), "--target", "cuda:90", *options])
+        assert done.exit_code == 1 and guess in done.output, done.output
+    done = CliRunner().invoke(main, ["lower", str(file), "-D", "M=37,53"])
+    assert (done.exit_code, done.output) == (
+        1,
+        "'M=37,53' is a list of values: this command takes one\n  note: write -D M=37 or -D 'M=(37,53)' for a tuple\n",
+    )

@@ -207,8 +207,8 @@ def explain(
 
     file, function = command.split_function(program)
     given = dict(map(command.parse_value, values))
-    if not file.is_file() and (found := explaining.example_of(str(file), given)) is not None:
-        file, given = found
+    if not file.is_file():
+        file, given = explaining.example_of(str(file), given)
     request = command.Request(
         file=file,
         function=function,

@@ -168,6 +168,25 @@ def way_out(python: str, command_line: str) -> str:
     return command_line if _on_command_line.get() else python
 
 
+def meant(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
+    """The end of a message about a name that is none of those known: the one that was probably meant, else all."""
+    import difflib  # as settings.py has it
+
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names)}"
+
+
+def brief(value: object) -> str:
+    """A value for a message: of a tensor or an array its type and shape, of others at most 80 characters."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None and not isinstance(value, type):
+        sizes = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+        return f"a {type(value).__module__.partition('.')[0]} {type(value).__name__} of shape ({sizes}) and {dtype}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def value_options(names: Iterable[str]) -> str:
     """`-D M=... -D N=...`"""
     return " ".join(f"-D {name}=..." for name in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, brief
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl")
 """Keywords of T.Kernel that Triton takes. launch_pdl: begin while the kernel before ends, and wait for what it wrote
@@ -24,7 +24,7 @@ def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -
     """
     if name == "launch_pdl":
         if not isinstance(value, int) or value not in (0, 1):
-            raise TileError(f"{what} is {value!r}; it must be True or False")
+            raise TileError(f"{what} is {brief(value)}; it must be True or False")
         return
     most = _MOST.get(name)
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
@@ -33,7 +33,7 @@ def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -
     allowed = "at least 1" if most is None else f"a number from 1 to {most}"
     if name in _POWERS:
         allowed = f"a power of two from 1 to {most}"
-    raise TileError(f"{what} is {value!r}; it must be {allowed}{otherwise}")
+    raise TileError(f"{what} is {brief(value)}; it must be {allowed}{otherwise}")
 
 
 def pass_options(given: Mapping[str, Any] | None) -> dict[str, Any]:

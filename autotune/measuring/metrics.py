@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.user_functions import errors_of
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, brief
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.options import TuneOptions
@@ -139,6 +139,6 @@ def _called(what: str, function: Any, given: Any) -> float:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise TileError(f"{what} is {value!r}; it must be a finite number")
+            raise TileError(f"{what} is {brief(value)}; it must be a finite number")
         return number
     return float(value)

@@ -135,7 +135,7 @@ def test_without_the_solver_what_it_would_prove_is_unknown(monkeypatch: pytest.M
 
     monkeypatch.setattr(solver, "z3", lambda: None)
     made = copied(100, 33).verify()
-    assert made.ok and "pip install tiledsl[verify]" in made.of("unknown")[0].detail
+    assert made.ok and "pip install 'tiledsl[verify]'" in made.of("unknown")[0].detail
 
 
 def test_in_a_process_of_its_own_the_same_comes_out() -> None:

@@ -90,9 +90,9 @@ def test_options_reach_their_pass() -> None:
     shown = [each.spec for each in passes if each.spec != each.name]
     assert shown == ["guard-accesses{enabled=false}", "map-grid{group_m=4}"]
     for wrong, message in (
-        ({"guard-accesses.enable": False}, "has no option 'enable'; its options are enabled"),
+        ({"guard-accesses.enable": False}, "has no option 'enable'; did you mean 'enabled'"),
         ({"guard": 1}, "is not of the form 'pass-name.option'"),
-        ({"guards.enabled": True}, "'guards.enabled': no pass is named 'guards'; there are canonicalize, cse"),
+        ({"guards.enabled": True}, "'guards.enabled': no pass is named 'guards'; did you mean 'guard-accesses'"),
         ({"tl.config_index_bitwidth": "wide"}, "is 'wide'; it sets lower-to-triton.index_bits"),
         ("map-grid", "pass_configs is 'map-grid'; it must be a dict such as {\"select-access.mode\""),
         ({"map-grid.group_m": "4"}, "its type is int"),

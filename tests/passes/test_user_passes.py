@@ -233,7 +233,7 @@ for _each in (Listed, Shouting):
         ({PLACE: 3}, "has 3; it must be a list of passes"),
         ({PLACE: [3]}, "has 3, which is no pass"),
         ({PLACE: ["unheard-of"]}, "no pass is named 'unheard-of'"),
-        ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; its options are note, times"),
+        ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; did you mean 'times'?"),
         ({PLACE: [Listed([{}])]}, "Listed: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Nothing(times=0.5)]}, "Nothing: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Shouting()]}, "Shouting is named 'Users_Pass'"),

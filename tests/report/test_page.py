@@ -83,5 +83,5 @@ def test_a_missing_library_is_named_with_what_installs_it(
     with pytest.raises(TileError) as caught:
         page.write(full_page("x", tuned), tmp_path / "page.html")
     page._template.cache_clear()
-    said = f'reports need {missing}, which is not installed\n  note: pip install "tiledsl[report]"'
+    said = f"reports need {missing}, which is not installed\n  note: pip install 'tiledsl[report]'"
     assert str(caught.value) == said and not [*tmp_path.iterdir()]

@@ -182,6 +182,15 @@ def test_named_operators_read_a_builders_sizes_from_tensors() -> None:
         lazy().as_torch_op("tiledsl_function_op::scaled_0", cols=8)
 
 
+@pytest.mark.parametrize("make", [eager, lambda: tuned(eager())], ids=["jit", "autotune"])
+def test_lost_gradients_of_functions_in_graphs_are_told(make: Any) -> None:
+    function, x = make(), torch.randn(16, 8, requires_grad=True)
+    graph = torch.compile(lambda x: function(x, x) + x, fullgraph=True, backend="aot_eager")
+    with pytest.warns(UserWarning, match="^eager_sum has no backward: gradients end here"):
+        graph(x).sum().backward()
+    assert x.grad.unique().tolist() == [1.0]
+
+
 def test_gradients_of_functions() -> None:
     for number, make in enumerate((eager, lambda: tuned(eager()))):
         function = make()

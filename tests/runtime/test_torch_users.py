@@ -234,3 +234,19 @@ def test_gradients_of_torch_func_go_around_compiled_code_alone() -> None:
         torch.testing.assert_close(batched(x[None]), run(x)[None])
         with pytest.raises(Exception, match=r"takes no gradients of torch\.func through custom operators"):
             torch.compile(torch.func.grad(run), fullgraph=True, backend="eager")(x)
+
+
+def test_under_autocast_functions_are_tuned_for_what_the_program_declares() -> None:
+    """A tensor of bfloat16 goes to the tuner as float32: where it runs configurations, there is no autocast."""
+    tuned = tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])(swiglu)
+    tuned.register_backward(swiglu_gradient)
+    ours, theirs = pair(tuned)
+    x = torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x)
+        torch.testing.assert_close(y, theirs(x), rtol=3e-2, atol=3e-2)
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16 and ours.gate.weight.grad.dtype == torch.float32
+    of_float32 = tuned.compile(torch.randn(5, 8), torch.randn(5, 8))
+    assert of_float32.from_cache == "memory" and len(tuned._results) == 2
+    assert {id(result.kernel) for result in tuned._results.values()} == {id(of_float32.kernel)}

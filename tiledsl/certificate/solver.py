@@ -14,7 +14,7 @@ from typing import Any
 from tiledsl.certificate import terms
 from tiledsl.certificate.terms import Term, Variable
 
-MISSING = "the solver is missing: pip install tiledsl[verify]"
+MISSING = "the solver is missing: pip install 'tiledsl[verify]'"
 # Sizes that are tried where the question with every size is too hard for the solver; they only ever refute.
 _SIZES = (1, 2, 17, 33, 64, 100, 257, 1000, 4097)
 

@@ -55,6 +55,7 @@ def _examine(wrong: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("tiledsl", True, __version__)
     libraries = [*findings.packages()]
     yield from libraries
+    yield from findings.extras()
     yield from findings.mistakes()
     for message in wrong.values():
         yield Finding("setting", False, message, SETTINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from tiledsl.commands.lower import Request, import_file, kernel_of
 from tiledsl.commands.report import give
 from tiledsl.dialects import tile
 from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import Pass
@@ -78,12 +80,18 @@ class Explanation:
     advice: list[str]
 
 
-def example_of(name: str, values: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
-    """The file of an example that is named like `softmax`, and the values with its small sizes; None for another
-    name, or where there is no checkout."""
+def example_of(name: str, values: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """The file of an example that is named like `softmax`, and the values with its small sizes. TileError for another
+    name, and where there is no checkout."""
     path = EXAMPLES / f"{name}.py"
     if not name.isidentifier() or not path.is_file():
-        return None
+        notes = []
+        if name.isidentifier() and EXAMPLES.is_dir():
+            near = difflib.get_close_matches(name, [each.stem for each in EXAMPLES.glob("*.py")], 1)
+            notes = [f"did you mean {near[0]}?"] if near else []
+        elif name.isidentifier():
+            notes = ["names of examples are for a checkout of the repository: pip installs none"]
+        raise TileError(f"there is no file {name}", notes=notes)
     return path, {**getattr(import_file(path), "SMALL", {}), **values}
 
 

@@ -21,6 +21,11 @@ LEAST = {
     "click": (8, 1), "filelock": (3, 12), "joblib": (1, 4), "lark": (1, 1, 7), "networkx": (3, 1), "numpy": (1, 26),
     "platformdirs": (4,), "rich": (13,), "torch": (2, 10), "triton": (3, 6),
 }  # fmt: skip
+# What pyproject.toml calls optional for users: the packages with their oldest versions, and what they are for.
+EXTRAS: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
+    "verify": ({"z3-solver": (4, 12)}, "proofs in certificates"),
+    "report": ({"jinja2": (3, 1), "plotly": (5, 15)}, "pages of HTML"),
+}
 LEAST_FREE = 1 << 30  # bytes; a tuning keeps some hundred kernels of a MiB or less, and Triton as many
 STEADY = 0.9  # of the highest clock
 CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu (without a GPU), pip install torch"
@@ -49,14 +54,26 @@ def packages() -> Iterator[Finding]:
         yield Finding("other packages", True, ", ".join(f"{each.what} {each.detail}" for each in found))
 
 
-def package_version(package: str) -> Finding:
-    least = ".".join(map(str, LEAST[package]))
+def extras() -> Iterator[Finding]:
+    """What users may install beside, what it gives, and how."""
+    for extra, (needs, gives) in EXTRAS.items():
+        found = {package: package_version(package, least) for package, least in needs.items()}
+        there = all(each.good for each in found.values())
+        shown = ", ".join(f"{package} {each.detail}" for package, each in found.items())
+        do = "" if there else f"pip install 'tiledsl[{extra}]', if you want them"
+        yield Finding(f"extra: {extra}", True if there else None, f"{shown}: {gives}", do)
+
+
+def package_version(package: str, oldest: tuple[int, ...] = ()) -> Finding:
+    """A package's version, and whether it is new enough: as `oldest` or LEAST says."""
+    oldest = oldest or LEAST[package]
+    least = ".".join(map(str, oldest))
     do = f"pip install '{package}>={least}'"
     try:
         found = metadata.version(package)
     except metadata.PackageNotFoundError:
         return Finding(package, False, "missing", CPU_TORCH if package == "torch" else do)
-    if numbers(found) < LEAST[package]:
+    if numbers(found) < oldest:
         return Finding(package, False, f"{found}, older than {least}", do)
     other = wanted_triton() if package == "triton" else ""
     if other and other != found:
@@ -84,10 +101,8 @@ def mistakes() -> Iterator[Finding]:
     for tool, version, newest in (("triton", triton_version(), "Triton 3.9"), ("ptxas", ptxas_version(), "ptxas 13.0")):
         known = [each.name for each in HAZARDS if version and concerns(each.versions, tool, version)]
         if known:
-            detail = (
-                f"{tool} {version}: {', '.join(known)}: known mistakes, which kernels are kept away from or refused for"
-            )
-            yield Finding("known mistakes", None, detail, f"{newest} has fewer")
+            detail = f"kernels keep away from those of {tool} {version}, or are refused with a message"
+            yield Finding("compiler mistakes", True, f"{detail}: {', '.join(known)}; {newest} has fewer")
 
 
 def concerns(versions: str, tool: str, version: str) -> bool:

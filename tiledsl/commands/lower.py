@@ -169,7 +169,12 @@ def parse_value(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip().isidentifier():
         raise TileError(f"{text!r} is not name=value")
-    return name.strip(), literal(value)
+    parsed = literal(value)
+    if isinstance(parsed, tuple) and not value.strip().startswith("("):
+        ways = [f"-D {name.strip()}={parsed[0]}"] if parsed else []
+        notes = ["write " + " or ".join([*ways, f"-D '{name.strip()}=({value.strip()})' for a tuple"])]
+        raise TileError(f"{text!r} is a list of values: this command takes one", notes=notes)
+    return name.strip(), parsed
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -13,7 +12,7 @@ import click
 
 from tiledsl.commands.report import give
 from tiledsl.commands.table import print_table
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.pass_manager import Pass
 from tiledsl.passes import PIPELINE
 from tiledsl.passes.specs import ENTRY_POINTS, find_pass
@@ -40,9 +39,7 @@ def passes(name: str | None) -> None:
         give(passes=[_data(found)])
         click.echo("\n".join(_description(found)))
     else:
-        near = difflib.get_close_matches(name, by_name, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_name)}"
-        raise TileError(f"no pass is named {name!r}", notes=[advice])
+        raise TileError(f"no pass is named {name!r}", notes=[meant(name, by_name)])
 
 
 def _data(each: type[Pass]) -> dict[str, Any]:

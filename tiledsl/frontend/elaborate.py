@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError, way_out
+from tiledsl.errors import TileError, brief, way_out
 from tiledsl.frontend import syntax
 from tiledsl.frontend.names import Scope, outer_names
 from tiledsl.frontend.parser import parse_function
@@ -248,7 +248,7 @@ def _size(function: str, name: str, value: Any) -> int:
     try:
         return operator.index(int(number) if isinstance(number, float) and number.is_integer() else number)
     except TypeError:
-        message = f"{function}: {name} is {value!r}; it is not a parameter, and a T.const is an integer"
+        message = f"{function}: {name} is {brief(value)}; it is not a parameter, and a T.const is an integer"
         raise TileError(message) from None
 
 

@@ -33,6 +33,7 @@ from tiledsl.language.expression import (
 )
 from tiledsl.language.float4 import Float4Buffer
 from tiledsl.language.loops import DeviceLoop, serial
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -288,10 +289,14 @@ class Expressions:
         try:
             return function(*arguments, **keywords)
         except TileError:
+            if _is_of_values(function) and any(isinstance(each, (Expr, Buffer)) for each in arguments):
+                raise _of_values(node, function) from None
             raise
         except RecursionError:
             raise TileError("too deep a recursion", node.loc) from None
         except Exception as error:
+            if _is_of_values(function) and any(isinstance(each, (Expr, Buffer)) for each in arguments):
+                raise _of_values(node, function) from None
             if isinstance(error, TypeError) and _is_ours(function):
                 raise TileError(_call_mistake(function, error), node.loc) from None
             raise _host_failure(node, function, error) from error
@@ -508,6 +513,31 @@ def _host_failure(node: syntax.Node, function: Callable[..., Any], error: Except
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")[:200]
+
+
+_LIBRARIES = ("torch", "numpy", "math", "cmath", "scipy")
+_IN_T = {  # what T calls otherwise
+    "absolute": "abs", "fabs": "abs", "maximum": "max", "fmax": "max", "minimum": "min", "fmin": "min",
+    "where": "if_then_else", "relu": "max(x, 0)", "arctan2": "atan2", "arcsin": "asin", "arccos": "acos",
+    "arctan": "atan", "matmul": "gemm", "mm": "gemm", "dot": "gemm", "sum": "reduce_sum", "amax": "reduce_max",
+    "amin": "reduce_min", "zeros_like": "clear", "clip": "clamp",
+}  # fmt: skip
+
+
+def _is_of_values(function: Any) -> bool:
+    """Whether a function is of a library that computes while the program is built."""
+    kind = type(function) if isinstance(getattr(function, "__name__", None), str) else function
+    module = getattr(function, "__module__", None) or getattr(kind, "__module__", None) or ""
+    return str(module).partition(".")[0].removeprefix("_") in _LIBRARIES or type(function).__module__ == "numpy"
+
+
+def _of_values(node: syntax.Call, function: Any) -> TileError:
+    """A function of torch, numpy or math that is called with a value of the device."""
+    name = str(getattr(function, "__name__", ""))
+    there = _IN_T.get(name) or (name if name in maths.__all__ or name in MATH_FUNCTIONS else "")
+    text = f"{named(node.function)} runs while the program is built, and takes no values of the device"
+    way_out = f"write T.{there}" if there else "write it with the functions of tiledsl.language (T.exp, T.max, ...)"
+    return TileError(text, node.loc, [way_out])
 
 
 def _is_ours(function: Any) -> bool:

@@ -89,6 +89,13 @@ class Loops(Blocks):
         region = Region([ScalarType(dtype)])
 
         def body() -> None:
+            if is_tuple(node.target):
+                names = len(getattr(node.target, "elements", ()))
+                raise TileError(
+                    f"this loop gives one index and names {names}",
+                    node.target.loc,
+                    ["T.grid(a, b) and T.Parallel(a, b) give an index for each extent; T.Parallel's run at once"],
+                )
             self.assign(node.target, Scalar(region.args[0]))
             self.ctx.builder.loc = node.loc
             self._guarded(node, node.body)

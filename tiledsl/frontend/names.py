@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -83,7 +84,7 @@ class Scope:
         """What is wrong with a name that is defined nowhere."""
         if any(name in targets(statement) for statement in self.body):
             return TileError(f"{name} is read before it is assigned")
-        return unknown_name(name, [*self.local, *error.known])
+        return unknown_name(name, [*self.local, *error.known], error.modules)
 
     def is_older(self, value: Any) -> bool:
         """Whether a host object was there before the innermost device region."""
@@ -165,7 +166,7 @@ def outer_names(function: Any, frame_locals: Mapping[str, Any]) -> Callable[[str
         for names in (frame_locals, vars(builtins)):
             if name in names:
                 return names[name]
-        raise unknown_name(name, [*cells, *globals_, *frame_locals])
+        raise unknown_name(name, [*cells, *globals_, *frame_locals], {**frame_locals, **globals_})
 
     return look
 
@@ -174,15 +175,25 @@ class UnknownName(TileError):
     """A name that is defined nowhere; `known` are those that are."""
 
     known: Sequence[str] = ()
+    modules: Mapping[str, Any] = MappingProxyType({})
 
 
-def unknown_name(name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that is defined nowhere."""
+def unknown_name(name: str, known: Iterable[str], values: Mapping[str, Any] = MappingProxyType({})) -> UnknownName:
+    """The error for a name that is defined nowhere. `values` may have the language, whose names count with its own."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    error = UnknownName(f"{name} is not defined" + (f"; did you mean {near[0]}?" if near else ""))
-    error.known = names
+    modules = {alias: each for alias, each in values.items() if _is_language(each)}
+    written = {each.lower(): each for each in reversed(names)}
+    near = difflib.get_close_matches(name.lower(), written, 1)
+    if not near:
+        written = {each.lower(): f"{alias}.{each}" for alias, module in modules.items() for each in dir(module)}
+        near = difflib.get_close_matches(name.lower(), written, 1, 0.8)
+    error = UnknownName(f"{name} is not defined" + (f"; did you mean {written[near[0]]}?" if near else ""))
+    error.known, error.modules = names, modules
     return error
+
+
+def _is_language(value: Any) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ in ("tiledsl.language", "tilelang.language")
 
 
 def targets(node: object) -> set[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tiledsl.errors import PassFailure as PassFailure
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.core import Operation, changes
 from tiledsl.ir.parser import Parser
 from tiledsl.ir.printer import attribute_text, print_op
@@ -107,7 +107,7 @@ class PassManager:
         """Run all passes. An internal failure of a pass raises PassFailure and leaves a reproducer file."""
         names = [each.name for each in self.passes]
         if self.stop_after and self.stop_after not in names:
-            raise TileError(f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(dict.fromkeys(names))}")
+            raise TileError(f"the pipeline has no pass {self.stop_after!r}; {meant(self.stop_after, names, 'it has')}")
         end = len(names) - names[::-1].index(self.stop_after) if self.stop_after else len(names)
         rebuild = self.rebuild or partial(Program, program.root.clone({}), program.target)
         watch = bool(self.print_after or self.dump_dir or self.keep_text)

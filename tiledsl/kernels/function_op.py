@@ -162,7 +162,7 @@ class InGraphs:
         self, constants: Named, sizes: tuple[str, ...], count: int | None, like: Named | None
     ) -> Any:
         """Namespace and name of an operator, whether it returns a list, its arguments' names and defaults, which of the
-        arguments it returns, and whether it has gradients. See `operator_for`."""
+        arguments it returns, whether it has gradients, and the function's name. See `operator_for`."""
         found = operator_for(self, constants, sizes, count, like)
         if found is None:
             return None
@@ -171,7 +171,8 @@ class InGraphs:
         returned = sample.outputs if count == len(sample.params) else ()
         as_list = len(sample.outputs) > 1 and (bool(returned) or sample.program_root().returns_list)
         defaults = tuple((each.name, self.jit.default_of(each.name)) for each in found.params)
-        return namespace, name.partition(".")[0], as_list, defaults, tuple(returned), self.backward is not None
+        has_gradients = self.backward is not None
+        return namespace, name.partition(".")[0], as_list, defaults, tuple(returned), has_gradients, self.jit.__name__
 
 
 def _described(tensor: Any) -> Any:
@@ -184,13 +185,13 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
     """Call what `_operator_in_graph` found. leading: arguments that are not the kernel's."""
     import torch
 
-    namespace, name, as_list, _, returned, is_differentiable = found
+    namespace, name, as_list, _, returned, is_differentiable, shown = found
     if torch.compiler.is_compiling():
-        refuse_gradients_of_torch_func(name)
+        refuse_gradients_of_torch_func(shown)
     else:
-        refuse_tangents(name, arguments)
+        refuse_tangents(shown, arguments)
     if not is_differentiable:
-        arguments = without_gradients(name, arguments)
+        arguments = without_gradients(shown, arguments)
     elif not torch.compiler.is_compiling() and is_transformed():
         result = transformed_call(f"{namespace}::{name}", arguments)
         return list(result) if as_list else result

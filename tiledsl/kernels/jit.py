@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
-from tiledsl.errors import TileError, ends_tracebacks, user_loc
+from tiledsl.errors import TileError, brief, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting, value_key
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
@@ -322,10 +322,25 @@ class JitFunction(InGraphs):
         """Run the builder. Raises TileError if it does not return a program."""
         bound = self.signature.bind_partial()
         bound.arguments.update(values)
-        program = self.function(*bound.args, **bound.kwargs)
+        tensors = [name for name, value in values.items() if hasattr(value, "data_ptr")]
+        try:
+            program = self.function(*bound.args, **bound.kwargs)
+            if tensors and _is_program(program):
+                program.build(())  # types of parameters may be evaluated as late as this
+        except Exception as error:
+            if not tensors:
+                raise
+            raise self._takes_sizes(tensors, values) from error
         if not _is_program(program):
             raise no_program(self.__name__, type(program).__name__)
         return program
+
+    def _takes_sizes(self, tensors: Sequence[str], values: Mapping[str, Any]) -> TileError:
+        """The error of a builder that tensors were given, and fails."""
+        given = ", ".join(f"{name} is {brief(values[name])}" for name in tensors)
+        call = f"{self.__name__}({', '.join(f'{name}=...' for name in tensors)})(...)"
+        notes = [f"give it sizes and tunables, and its kernel the tensors: {call}"]
+        return TileError(f"{self.__name__} makes a kernel and takes no tensors: {given}", user_loc(), notes)
 
     def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
         """Arguments by name, defaults included. `partial`: further names are values of T.const symbols."""

@@ -9,13 +9,13 @@ import re
 import threading
 import types
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
 from tiledsl.ir.types import BufferType
-from tiledsl.kernels.torch_rules import Argument, Definition, argument_name, define
+from tiledsl.kernels.torch_rules import Argument, Definition, argument_name, autocast, define
 from tiledsl.runtime.launch import scalar_type
 
 if TYPE_CHECKING:
@@ -71,6 +71,18 @@ def arguments_of(kernel: Kernel, count: int) -> tuple[Argument, ...]:
         )
         for param in params
     )
+
+
+def as_declared(kernel: Kernel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments by name as autocast gives them to a kernel, cut off from the autograd graph."""
+    import torch
+
+    plain = {name: each.detach() if isinstance(each, torch.Tensor) else each for name, each in given.items()}
+    inputs = [param for param in kernel.params if not param.is_output]
+    for param, argument in zip(inputs, arguments_of(kernel, kernel.input_count)):
+        if param.name in plain:
+            plain[param.name] = autocast(argument, plain[param.name])
+    return plain
 
 
 def operator(kernel: Kernel, count: int, name: str = "") -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.host_descriptors import DESCRIPTOR, DESCRIPTOR_IMPORT
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, brief, user_loc
 from tiledsl.kernels.calls import building, value_key
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.kernel import Kernel
@@ -175,7 +175,7 @@ class TritonFunction(JitFunction):
                 raise TileError(f"{self.__name__}: {name} is {shown}; its descriptor has {len(block)}: {block}")
             for size, value in zip(sizes, block, strict=True):
                 if type(value) is not int or value < 1:
-                    raise TileError(f"{self.__name__}: {size} is {value!r}, no size of the blocks of {name}")
+                    raise TileError(f"{self.__name__}: {size} is {brief(value)}, no size of the blocks of {name}")
             strides, bytes = tensor.stride(), tensor.element_size()
             if strides[-1] != 1 or any(stride * bytes % 16 for stride in strides[:-1]):
                 raise TileError(

@@ -121,7 +121,7 @@ class Buffer(metaclass=_BufferClass):
 class Reference(Expr):
     """`buffer[indices]`: one element, or a region where an index is a slice. As a number it is loaded."""
 
-    __slots__ = ("buffer", "ends", "extents", "offsets")
+    __slots__ = ("buffer", "ends", "extents", "given", "offsets")
 
     def __init__(self, buffer: Buffer, indices: tuple[Any, ...]) -> None:
         shape = buffer.shape
@@ -135,6 +135,7 @@ class Reference(Expr):
                 f"{len(indices)} indices for {buffer.name}, which has {len(shape)} dimensions: {buffer.type}"
             )
         self.buffer = buffer
+        self.given = len(indices)  # how many dimensions have one; the others are whole
         self.offsets: list[Any] = []
         # For each dimension: None at a single index, else the slice's extent (an int, or -1 where it is dynamic).
         self.extents: list[int | None] = []

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiledsl.dialects import arith
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, brief, user_loc
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
@@ -284,7 +284,7 @@ def describe(x: Any) -> str:
         return f"a value known only at run time ({str(x).strip('<>')[:60]})"
     if not is_number(x) and (text := getattr(x, "described", None) or getattr(x, "error", None)) is not None:
         return str(text)
-    return f"{type(x).__name__} {x!r}"[:80]
+    return brief(x) if hasattr(x, "shape") else f"{type(x).__name__} {x!r}"[:80]
 
 
 def promote(a: Any, b: Any) -> str:

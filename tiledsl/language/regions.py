@@ -51,6 +51,19 @@ def pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[in
     an element's or a whole tensor's. The tile's extents are those of the innermost memory (fragment, then shared, then
     global; the source in a tie); what another side lacks must lie outside of its tensor.
     """
+    try:
+        return _paired(what, source, target)
+    except TileError as error:
+        for each in (source, target):
+            if isinstance(each, Reference) and each.given < each.buffer.ndim:
+                rest = ", ".join([*"ijklmnop"[: each.given], *["0"] * (each.buffer.ndim - each.given)])
+                counts = f"{each.given} of the {each.buffer.ndim} dimensions of {each.buffer.name} have an index"
+                place = f"{each.buffer.name}[{rest}] is the place where a tile begins"
+                error.notes.append(f"{counts}, so that the others are whole: {place}")
+        raise
+
+
+def _paired(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     (a, _, a_extents), (b, _, b_extents) = region_of(what, source), region_of(what, target)
     if isinstance(source, Buffer) and isinstance(target, Buffer) and a.type.shape != b.type.shape:
         raise TileError(

@@ -178,7 +178,7 @@ def _plotting() -> str:
 
 
 def _missing(name: str) -> TileError:
-    return TileError(f"reports need {name}, which is not installed", notes=['pip install "tiledsl[report]"'])
+    return TileError(f"reports need {name}, which is not installed", notes=["pip install 'tiledsl[report]'"])
 
 
 @functools.cache

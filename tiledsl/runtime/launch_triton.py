@@ -326,8 +326,9 @@ def takes_gradients() -> bool:
 
 def is_autocast(tensors: Sequence[Any]) -> bool:
     """Whether torch.autocast is on for the device of the first tensor."""
-    import torch
-
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
     device = next((each.device.type for each in tensors if isinstance(each, torch.Tensor)), "")
     return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
 

@@ -14,7 +14,7 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.formulas import names_in
 from tiledsl.interchange.printer import print_generic
 from tiledsl.ir.pass_manager import PASSES, Pass, PassManager, Program, Stage
@@ -140,9 +140,8 @@ def text_after(
 def check_print_after(name: str) -> None:
     """Raises TileError unless the setting print_after is '', 'all', 'changed' or a pass's name."""
     if name not in ("", "all", "changed", *PASSES):
-        raise TileError(
-            f"the setting print_after is {name!r}; it must be all, changed or one of {', '.join(sorted(PASSES))}"
-        )
+        known = meant(name, ["all", "changed", *sorted(PASSES)], "it must be one of")
+        raise TileError(f"the setting print_after is {name!r}; {known}")
 
 
 def _manager(
@@ -158,7 +157,7 @@ def rest_of(passes: Sequence[Pass], after: str) -> Sequence[Pass]:
         return passes
     names = [each.name for each in passes]
     if after not in names:
-        raise TileError(f"the pipeline has no pass {after!r}; it has {', '.join(dict.fromkeys(names))}")
+        raise TileError(f"the pipeline has no pass {after!r}; {meant(after, names, 'it has')}")
     return passes[len(names) - names[::-1].index(after) :]
 
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.errors import TileError, meant
+from tiledsl.errors import TileError, meant, raised_at
 from tiledsl.ir.parser import WORDS, Parser
-from tiledsl.ir.pass_manager import PASSES, Pass
+from tiledsl.ir.pass_manager import PASSES, Pass, is_ours
 
 ENTRY_POINTS = "tiledsl.passes"  # the group in which installed packages offer passes, by their names
 
@@ -63,8 +63,11 @@ def find_pass(name: str) -> type[Pass] | None:
         for each in entry_points(group=ENTRY_POINTS, name=name):
             try:
                 each.load()
-            except Exception as error:
-                raise TileError(f"the pass {name!r} of {each.value} cannot be loaded: {error}") from error
+            except (Exception, SystemExit) as error:
+                told = str(error) or repr(error)
+                raise TileError(
+                    f"the pass {name!r} of {each.value} cannot be loaded: {told}", notes=raised_at(error)
+                ) from error
             if name not in PASSES:
                 raise TileError(f"{each.value}, the entry point of the pass {name!r}, defines none of this name")
     return PASSES.get(name)
@@ -80,6 +83,11 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
             notes=["a pass of your own is known once its module is imported; from the shell, --load FILE"],
         )
     known = {option.name: option for option in dataclasses.fields(pass_type)}
+    for key, option in known.items():
+        if option.default is dataclasses.MISSING:
+            raise TileError(
+                f"pass {name}: its option {key!r} has no default; write one: {key}: {getattr(option.type, '__name__', option.type)} = ..."
+            )
     for key, value in options.items():
         if key not in known:
             way_out = f"{pass_type.__name__} is no dataclass: write @dataclass(frozen=True) above it"
@@ -94,4 +102,14 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
         elif default is not None and type(default) is not type(value):
             words = ", true or false" if type(default) is bool else ""
             raise TileError(f"pass {name}: {key}={value!r}, but its type is {type(default).__name__}{words}")
-    return pass_type(**options)
+    try:
+        return pass_type(**options)
+    except TileError:
+        raise
+    except Exception as error:
+        if is_ours(pass_type):
+            raise
+        shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise TileError(
+            f"{pass_type.__name__}({shown}) cannot be made: {type(error).__name__}: {error}", notes=raised_at(error)
+        ) from error

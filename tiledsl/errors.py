@@ -150,6 +150,12 @@ def users_frame(error: BaseException) -> FrameSummary | None:
     return next((each for each in reversed(frames) if not is_library(each.filename)), frames[-1] if frames else None)
 
 
+def raised_at(error: BaseException) -> list[str]:
+    """A note of where the user's code raised an error, if it did."""
+    frame = users_frame(error)
+    return [] if frame is None else [f"raised at {frame.filename}:{frame.lineno}, in {frame.name}"]
+
+
 _on_command_line: ContextVar[bool] = ContextVar("tiledsl_on_command_line", default=False)
 
 

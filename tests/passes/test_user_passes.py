@@ -392,3 +392,55 @@ def test_entry_points(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(found).__module__ == "installed_pass" and type(found) is not made
     with pytest.raises(TileError, match=r"pass 'users-missing' of no_such_module:Own cannot be loaded: No module"):
         default_pipeline({PLACE: "users-missing"})
+
+
+def test_an_entry_point_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raising_package.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = [importlib.metadata.EntryPoint("users-raising", "raising_package:Own", specs.ENTRY_POINTS)]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group, name: given)
+    with pytest.raises(TileError) as caught:
+        specs.find_pass("users-raising")
+    assert caught.value.message == "the pass 'users-raising' of raising_package:Own cannot be loaded: 3"
+    assert caught.value.notes == [f"raised at {tmp_path / 'raising_package.py'}:2, in <module>"]
+
+
+@dataclass(frozen=True)
+class Picky(Nothing):
+    name = "users-picky"
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        if self.size == 3:
+            raise ValueError("no threes")
+
+
+@dataclass(frozen=True)
+class Bare(Pass):
+    name = "users-bare"
+    size: int
+
+    def run(self, program: Program) -> None:
+        pass
+
+
+def test_passes_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    types = {"users-picky": Picky, "users-bare": Bare}
+    assert specs.make_pass("users-picky", {"size": 4}, types) == Picky(size=4)
+    with pytest.raises(TileError) as caught:
+        specs.make_pass("users-picky", {"size": 3}, types)
+    assert caught.value.message == "Picky(size=3) cannot be made: ValueError: no threes"
+    line = Picky.__post_init__.__code__.co_firstlineno + 2
+    assert caught.value.notes == [f"raised at {__file__}:{line}, in __post_init__"]
+    for given in ({}, {"size": 3}):
+        message = "^pass users-bare: its option 'size' has no default; write one: size: int = ...$"
+        with pytest.raises(TileError, match=message):
+            specs.make_pass("users-bare", given, types)
+    monkeypatch.setitem(PASSES, "users-bare", Bare)
+    assert "    --pass-config users-bare.size=(no default)\n" in said("passes", "users-bare")[1]
+    shown = json.loads(said("passes", "users-bare", "--json")[1])["data"]["passes"]
+    assert [each["options"] for each in shown] == [{"size": None}]
+
+
+for _each in (Picky, Bare):
+    del PASSES[_each.name]

@@ -48,7 +48,7 @@ def _data(each: type[Pass]) -> dict[str, Any]:
         "name": each.name,
         "module": each.__module__,
         "places": [number for number, other in enumerate(PIPELINE, 1) if other is each],
-        "options": {option.name: option.default for option in dataclasses.fields(each)},
+        "options": {option.name: _default(option, None) for option in dataclasses.fields(each)},
         "text": _text(each),
     }
 
@@ -58,7 +58,11 @@ def _text(each: type[Pass]) -> str:
 
 
 def _options(each: type[Pass]) -> list[str]:
-    return [f"{option.name}={_shown(option.default)}" for option in dataclasses.fields(each)]
+    return [f"{option.name}={_shown(_default(option, '(no default)'))}" for option in dataclasses.fields(each)]
+
+
+def _default(option: dataclasses.Field[Any], none: Any) -> Any:
+    return none if option.default is dataclasses.MISSING else option.default
 
 
 def _shown(value: object) -> str:
@@ -79,4 +83,4 @@ def _description(pass_type: type[Pass]) -> Iterator[str]:
         yield "Options, with their defaults:"
         yield from (f"    --pass-config {pass_type.name}.{option}" for option in options)
         first = dataclasses.fields(pass_type)[0]
-        yield f'In Python: pass_configs={{"{pass_type.name}.{first.name}": {first.default!r}}}'
+        yield f'In Python: pass_configs={{"{pass_type.name}.{first.name}": {_default(first, ...)!r}}}'

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import INDEX_DTYPES
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import LinearForm, single_form
 from tiledsl.analysis.loop_masks import conditions_of
 from tiledsl.analysis.ranges import Ranges, dtype_interval
@@ -276,9 +277,7 @@ def _simplify_masks(program: Program) -> None:
             wide = Builder.at(op).insert(tensor.BroadcastOp(other, result_types=[op.out.type]))
             op.out.replace_with(wide.out)
         elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)) and op.mask is not None:
-            mask: Value = op.mask
-            while isinstance(mask.op, tensor.BroadcastOp):
-                mask = mask.op.source
+            mask = stripped(op.mask, tensor.BroadcastOp)
             kept = [] if constant_of(mask) is True else [mask]
             others = [value.shape for value in (*op.indices, *([] if isinstance(op, tile.LoadOp) else [op.value]))]
             if broadcast_shapes(*others, *(each.shape for each in kept)) == broadcast_shapes(*others, op.mask.shape):

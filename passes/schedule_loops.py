@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import handed_on, reached
+from tiledsl.analysis.dependence import handed_on, reached, stripped
 from tiledsl.analysis.gluon.plan import query_in_registers
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
@@ -64,8 +64,7 @@ def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
     carried, yielded = loop.carried, loop.yielded
     groups: dict[Value, list[int]] = {}
     for number, value in enumerate(loop.inits):
-        while isinstance(value.op, arith.BitcastOp):  # Triton has one type for some pairs of types, and then drops it
-            value = value.op.source
+        value = stripped(value, arith.BitcastOp)  # Triton has one type for some pairs of types, and then drops it
         if not isinstance(value.op, (arith.ConstantOp, tensor.IotaOp)):
             groups.setdefault(value, []).append(number)
     return tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -81,7 +82,12 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
     known = {option.name: option for option in dataclasses.fields(pass_type)}
     for key, value in options.items():
         if key not in known:
-            raise TileError(f"pass {name} has no option {key!r}; {meant(key, known or ['none'], 'its options are')}")
+            way_out = f"{pass_type.__name__} is no dataclass: write @dataclass(frozen=True) above it"
+            undecorated = key in inspect.get_annotations(pass_type)
+            raise TileError(
+                f"pass {name} has no option {key!r}; {meant(key, known or ['none'], 'its options are')}",
+                notes=[way_out] if undecorated else [],
+            )
         default = known[key].default
         if type(default) is float and type(value) is int:
             options = {**options, key: float(value)}

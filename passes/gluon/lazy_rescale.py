@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, dependent_on
 from tiledsl.dialects import arith, gluon, scf, tensor
 from tiledsl.dialects.arith import constant_of
@@ -210,9 +211,7 @@ def _unmasked(value: Value) -> list[Value]:
 
 
 def _seen_through(value: Value) -> Value:
-    while isinstance(value.op, (tensor.BroadcastOp, tensor.ReshapeOp)):
-        value = value.op.source
-    return value
+    return stripped(value, tensor.BroadcastOp, tensor.ReshapeOp)
 
 
 def rescale_lazily(loops: Sequence[scf.ForOp]) -> bool:

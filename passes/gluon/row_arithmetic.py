@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from tiledsl.analysis.affine import is_position, linear_form
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor
@@ -68,9 +69,7 @@ def divide_rows_once(ops: Iterable[Operation]) -> None:
     for op in list(ops):
         if not isinstance(op, arith.DivOp) or len(op.result.shape) != 2 or op.result.dtype != "float32":
             continue
-        divisor = op.rhs
-        while isinstance(divisor.op, tensor.BroadcastOp):
-            divisor = divisor.op.source
+        divisor = stripped(op.rhs, tensor.BroadcastOp)
         if divisor.shape != (op.result.shape[0], 1) or op.lhs.shape != op.result.shape or constant_of(op.lhs) == 1:
             continue
         at = Builder.at(op)

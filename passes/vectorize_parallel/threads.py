@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from tiledsl.analysis.affine import bounds, linear_form
+from tiledsl.analysis.block_access import root_buffer
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import arith, scf, tensor, thread, tile
 from tiledsl.errors import TileError
@@ -176,11 +177,9 @@ def _exchanges_in_global_memory(parallel: tile.ParallelOp) -> bool:
     for op in parallel.body.walk():
         for value in op.operands:
             if not op.regions and isinstance(value.type, BufferType) and value.type.scope == "global":
-                while isinstance(value.op, tile.ViewOp):
-                    value = value.op.source
                 for effect, buffers in used.items():
                     if effect in op.effects:
-                        buffers.add(value)
+                        buffers.add(root_buffer(value))
     return bool(used[Effect.READ] & used[Effect.WRITE])
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tiledsl.analysis.affine import linear_form
-from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.dependence import ancestors, depends_on, stripped
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import arith, scf, tile
@@ -98,10 +99,7 @@ def _erase_unused(value: Value) -> None:
 
 def _update(store: tile.StoreOp, own: set[Operation]) -> Update | None:
     """The update that a store is; `own` receives the load of the element."""
-    value = store.value
-    while isinstance(value.op, arith.CastOp):
-        value = value.op.source
-    kind = _KINDS.get(type(value.op))  # type: ignore[arg-type]
+    kind = _KINDS.get(type(stripped(store.value, arith.CastOp).op))  # type: ignore[arg-type]
     terms = None if kind is None else _terms(store.value, kind, store, own)
     return None if kind is None or not terms else Update(store, kind, terms)
 
@@ -151,10 +149,7 @@ def _multiples(store: tile.StoreOp, variance: Variance) -> tuple[list[dict[int, 
 
 
 def _around(op: Operation, outermost: Operation) -> Iterator[Operation]:
-    parent = op.parent_op
-    while parent is not None and parent is not outermost.parent_op:
-        yield parent
-        parent = parent.parent_op
+    return takewhile(lambda around: around is not outermost.parent_op, ancestors(op))
 
 
 def _check_once(store: tile.StoreOp, loads: list[tile.LoadOp], stores: list[tile.StoreOp], variance: Variance) -> None:

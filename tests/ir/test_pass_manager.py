@@ -265,6 +265,33 @@ def test_a_pass_that_does_not_do_the_same_each_time() -> None:
     assert caught.value.reproducer == "" and "the program could not be made again: pass  failed" in str(caught.value)
 
 
+@pytest.mark.parametrize("how", ["order", "twice", "type", "nested"])
+def test_what_a_users_pass_changes_past_our_methods_is_found(how: str) -> None:
+    @dataclass(frozen=True)
+    class Past(Pass):
+        """Changes lists and types by itself."""
+
+        def run(self, program: Program) -> None:
+            kernel = next(op for op in program.root.walk() if op.name == "tile.kernel")
+            region = kernel.regions[0]
+            if how == "order":
+                region.ops.insert(0, region.ops.pop())
+            elif how == "twice":
+                region.ops.append(region.ops[-1])
+            elif how == "nested":
+                assert kernel.parent is not None
+                kernel.parent.nested.clear()
+            else:
+                constant = next(op for op in program.root.walk() if op.name == "arith.constant")
+                constant.results[0].type = "float64"
+
+    message = (
+        "out is of type float64|result is of type float64" if how == "type" else "its operations were changed past"
+    )
+    with pytest.raises(PassFailure, match=f"^pass  failed: .*({message})"):
+        PassManager([Past(), Idle()]).run(program())
+
+
 def test_a_pass_has_a_method_run() -> None:
     for what, given in (("missing", {}), ("NoneType", {"run": None})):
         with pytest.raises(TileError) as caught:

@@ -346,6 +346,39 @@ def test_a_certificate_of_a_pass_that_raises_later(monkeypatch: pytest.MonkeyPat
     assert "tiledsl" not in failed["the lowering, once more"].splitlines()[0]
 
 
+HEAD = "from dataclasses import dataclass\nfrom tiledsl.ir.pass_manager import Pass\n"
+CLASS = "class {}(Pass):\n    name = {!r}\n    factor: int = 2\n    def run(self, program): pass\n"
+
+
+def test_what_is_wrong_with_loaded_files_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    ir, first, other = tmp_path / "total.mlir", tmp_path / "first_loaded.py", tmp_path / "other_loaded.py"
+    ir.write_text(compiled(None).ir(after="promote-buffers"), encoding="utf-8")
+    first.write_text(HEAD + CLASS.format("First", "users-same"))
+    words = ["opt", str(ir), "-p", "users-same", "--load", str(first)]
+    try:
+        assert said(*words)[0] == said(*words)[0] == 0  # the same file again is no other pass
+        status, text = said("opt", str(ir), "-p", "users-same{factor=3}", "--load", str(first))
+        assert status == 1 and text.endswith(
+            "\n  note: First is no dataclass: write @dataclass(frozen=True) above it\n"
+        )
+        for where in (first, other):
+            where.write_text(
+                HEAD + CLASS.format("First", "users-same") * (where is first) + CLASS.format("Q", "users-same")
+            )
+            status, text = said(*words, "--load", str(where))
+            named = ("First", first, "Q", first) if where is first else ("Q", other, "First", first)
+            message = "--load: {} in {} is named 'users-same', as {} in {} is\n".format(*named)
+            assert (status, text) == (1, message + "  note: give one of them another name\n")
+            first.write_text(HEAD + CLASS.format("First", "users-same"))
+            PASSES.pop("users-same")
+    finally:
+        PASSES.pop("users-same", None)
+    other.write_text(HEAD + CLASS.format("First", ""))
+    status, text = said(*words[:-1], str(other))
+    assert (status, text) == (1, f'--load: First in {other} has no name\n  note: write name = "my-pass" in it\n')
+
+
 def test_entry_points(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = own("pass", module="installed_pass", name="users-installed")
     monkeypatch.delitem(PASSES, "users-installed")

@@ -8,6 +8,7 @@ from math import prod
 from typing import NoReturn
 
 from tiledsl.analysis.affine import divisor
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import LinearForm, Reader
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -186,6 +187,4 @@ def _unbroadcast(index: Value) -> Value:
 
 def root_buffer(buffer: Value) -> Value:
     """The buffer behind a chain of views."""
-    while isinstance(buffer.op, tile.ViewOp):
-        buffer = buffer.op.source
-    return buffer
+    return stripped(buffer, tile.ViewOp)

@@ -29,6 +29,13 @@ def operands_of(value: Value) -> list[Value]:
     return [] if value.op is None else list(value.op.operands)
 
 
+def stripped(value: Value, *kinds: type[Operation]) -> Value:
+    """The value that operations of these kinds, one after the other, take first: what is reshaped, cast, moved."""
+    while isinstance(value.op, kinds):
+        value = value.op.operands[0]
+    return value
+
+
 def depends_on(value: Value, sources: Collection[Value]) -> bool:
     """Whether a value is one of `sources`, or computed from one by operations, loops and branches not looked into."""
     return any(operand in sources for operand in reached([value], operands_of))

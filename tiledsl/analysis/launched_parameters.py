@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiledsl.analysis.block_access import root_buffer
+from tiledsl.analysis.dependence import stripped
 from tiledsl.dialects import tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
@@ -22,15 +23,10 @@ def written_parameters(func: tile.FuncOp) -> list[Value]:
         outside = dict(zip(launch.body.args, launch.arguments, strict=True))
         ops = list(launch.body.walk())
         through_pointers: list[triton.StoreOp | triton.AtomicOp] = of_kinds(ops, triton.StoreOp, triton.AtomicOp)
-        written.update(_shown(outside[_base(op.pointer)]) for op in through_pointers)
+        pointers = [stripped(op.pointer, triton.AddPtrOp, tensor.BroadcastOp) for op in through_pointers]
+        written.update(_shown(outside[pointer]) for pointer in pointers)
         written.update(_shown(outside[op.descriptor]) for op in of_kinds(ops, triton.StoreBlockOp))
     return [value for value in func.body.args[: len(func.parameters)] if value in written]
-
-
-def _base(pointer: Value) -> Value:
-    while isinstance(pointer.op, (triton.AddPtrOp, tensor.BroadcastOp)):
-        pointer = pointer.op.operands[0]
-    return pointer
 
 
 def _shown(argument: Value) -> Value:

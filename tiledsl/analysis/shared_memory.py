@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.product_loops import Load, tensor_bytes
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Value
@@ -65,9 +66,7 @@ def bytes_beside(value: Value) -> int:
     Triton 3.6 copies the unchanged sums of a pipelined loop as soon as the loop ends (in all blocks, even if they are
     stored in a branch), before it releases the operands' memory. What is computed from the sums reuses that memory.
     """
-    while isinstance(value.op, _SHAPES):
-        value = value.op.source
-    loop = value.op
+    loop = stripped(value, *_SHAPES).op
     return operand_bytes(loop) if isinstance(loop, scf.ForOp) and is_pipelined(loop) else 0
 
 

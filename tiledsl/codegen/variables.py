@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from tiledsl.analysis.dependence import stripped
 from tiledsl.codegen.names import PythonNames
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.ir.core import Operation, Region, Value
@@ -320,6 +321,4 @@ def _moved_pointers(value: Value, depth: int = 4) -> list[str]:
 
 
 def _base_name(pointer: Value) -> str:
-    while isinstance(pointer.owner, (triton.AddPtrOp, tensor.BroadcastOp)):
-        pointer = pointer.owner.operands[0]
-    return pointer.name or "data"
+    return stripped(pointer, triton.AddPtrOp, tensor.BroadcastOp).name or "data"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -22,7 +23,7 @@ from tiledsl.errors import TileError, value_options
 from tiledsl.files import read_text
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.interchange.printer import print_generic
-from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
+from tiledsl.ir.pass_manager import PASSES, Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
@@ -30,6 +31,7 @@ from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.kernels.resume import resume
 from tiledsl.launch_options import LAUNCH_OPTIONS
 from tiledsl.passes import default_pipeline
+from tiledsl.passes.user_passes import own_passes
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
@@ -267,13 +269,32 @@ def load_passes(file: Path) -> None:
     """Import a file for the passes that it defines. TileError if there are none in it, or it cannot be imported."""
     if not file.is_file():
         raise TileError(f"--load: there is no file {file}")
-    module = import_file(file)
-    if not any(
-        isinstance(each, type) and issubclass(each, Pass) and not is_ours(each) for each in vars(module).values()
-    ):
+    before = {name: (_origin(each), each) for name, each in own_passes().items()}
+    found = [
+        each
+        for each in vars(import_file(file)).values()
+        if isinstance(each, type) and issubclass(each, Pass) and not is_ours(each)
+    ]
+    if not found:
         raise TileError(
             f"--load: {file} defines no pass", notes=["a pass is a class derived from tiledsl.ir.pass_manager.Pass"]
         )
+    if not any(each.name for each in found):
+        raise TileError(f"--load: {found[0].__name__} in {file} has no name", notes=['write name = "my-pass" in it'])
+    for each in found:
+        last = PASSES.get(each.name, each)
+        for origin, other in ((_origin(last), last), before.get(each.name, (_origin(each), each))):
+            if origin != _origin(each):
+                raise TileError(
+                    f"--load: {each.__name__} in {file} is named {each.name!r}, as {other.__name__} in {origin[0]} is",
+                    notes=["give one of them another name"],
+                )
+
+
+def _origin(pass_type: type[Pass]) -> tuple[str, str]:
+    """The file and the name of a class, which stay where the file is imported again."""
+    module = sys.modules.get(pass_type.__module__)
+    return os.path.realpath(getattr(module, "__file__", None) or pass_type.__module__), pass_type.__qualname__
 
 
 def own_traceback(error: BaseException) -> str:

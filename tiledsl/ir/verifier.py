@@ -7,6 +7,7 @@ pass is proportional to what the pass changed.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from tiledsl.ir.core import Operation, Region, Value
@@ -35,11 +36,14 @@ def verify(root: Operation, *, everything: bool = True) -> None:
 
 
 def _touch_all(op: Operation) -> None:
-    op.checked = False
+    op.checked, op._signature = False, None
     for inner in op.regions:
         if inner.parent is not op:
             raise VerifyError(op, "a region does not know its owner")
         inner.touched = list(inner)
+        nested = {child for child in inner if child.regions}
+        if inner.nested.keys() != nested or any(a.order >= b.order for a, b in pairwise(inner)):
+            raise VerifyError(op, "its operations were changed past insert, move_before, detach and erase")
         for child in inner:
             if child.parent is not inner:
                 raise VerifyError(child, "does not know its region")

@@ -130,12 +130,12 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
 
     Example:
         # X = [[1, 2], [3, 4]]
-        total = T.alloc_reducer((2,), "int32", op="sum")
-        T.reducer_init(total)
+        largest = T.alloc_reducer((2,), "int32", op="max")
+        T.reducer_init(largest, 3)
         for i, j in T.Parallel(2, 2):
-            T.reducer_update(total[i], X[i, j])
-        T.finalize_reducer(total, Y)
-        # Y = [3, 7]
+            T.reducer_update(largest[i], X[i, j])
+        T.finalize_reducer(largest, Y)
+        # Y = [3, 4]
     """
     target = _reducer("T.reducer_init", reducer)
     if isinstance(init, (Buffer, Reference)) and (isinstance(init, Buffer) or init.is_region):
@@ -150,13 +150,13 @@ def reducer_update(target: Any, value: Any) -> None:
     `target` is one element, and `value` a scalar that is converted to its type. Raises TileError for another target.
 
     Example:
-        # X = [[1, 2], [3, 4]]
-        total = T.alloc_reducer((2,), "int32", op="sum")
-        T.reducer_init(total)
-        for i, j in T.Parallel(2, 2):
-            T.reducer_update(total[i], X[i, j])
-        T.finalize_reducer(total, Y)
-        # Y = [3, 7]
+        # X = [1, 2, 3]
+        squares = T.alloc_reducer((1,), "int32")
+        T.reducer_init(squares)
+        for i in T.Parallel(3):
+            T.reducer_update(squares[0], X[i] * X[i])
+        T.finalize_reducer(squares, Y)
+        # Y = [14]
     """
     if not isinstance(target, ReducerElement) or target.is_region:
         raise TileError(f"T.reducer_update needs an element of a reducer, reducer[i], not {describe(target)}")
@@ -169,13 +169,14 @@ def finalize_reducer(reducer: Any, dst: Any = None, batch: int = 1, annotations:
     The rest are hints. Raises TileError unless `reducer` is what T.alloc_reducer returned, and as T.copy does.
 
     Example:
-        # X = [[1, 2], [3, 4]]
-        total = T.alloc_reducer((2,), "int32", op="sum")
-        T.reducer_init(total)
-        for i, j in T.Parallel(2, 2):
-            T.reducer_update(total[i], X[i, j])
-        T.finalize_reducer(total, Y)
-        # Y = [3, 7]
+        # X = [1, 2, 4]
+        bits = T.alloc_reducer((1,), "int32", op="bitor")
+        T.reducer_init(bits)
+        for i in T.Parallel(3):
+            T.reducer_update(bits[0], X[i])
+        T.finalize_reducer(bits)
+        Y[0] = bits[0]
+        # Y = [7]
     """
     source = _reducer("T.finalize_reducer", reducer)
     if dst is not None:

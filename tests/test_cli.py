@@ -245,7 +245,7 @@ def test_the_setting_print_after_names_a_pass(programs: Path, monkeypatch: pytes
     monkeypatch.setenv("TILEDSL_PRINT_AFTER", "cze")
     for options in ([], ["--emit", "tile"]):
         message = refused("lower", f"{programs}:cleared", *options)
-        assert "the setting print_after is 'cze'; did you mean 'cse'?" in message
+        assert "the setting print_after is 'cze'; did you mean 'dce'?" in message
     monkeypatch.setenv("TILEDSL_PRINT_AFTER", "dce")
     assert "// ----- after dce" in tiledsl("lower", f"{programs}:cleared").stderr
 
@@ -472,7 +472,7 @@ def test_doctor_goes_on_after_wrong_settings(monkeypatch: pytest.MonkeyPatch, tm
     wrong = [line[22:] for line in result.stdout.splitlines() if line.startswith("setting ")]
     assert wrong[0] == "FAILED  TILEDSL_JOBS=many is not allowed; jobs is a whole number, 0 for all cores"
     assert wrong[1].startswith("FAILED  TILEDSL_TARGET=cuda:12: ")
-    assert wrong[2] == "FAILED  TILEDSL_PRINT_AFTER=cze: the setting print_after is 'cze'; did you mean 'cse'?"
+    assert wrong[2] == "FAILED  TILEDSL_PRINT_AFTER=cze: the setting print_after is 'cze'; did you mean 'dce'?"
     assert len(wrong) == result.stdout.count("FAILED") == 3
     assert "interpret a kernel    ok" in result.stdout and "compile for cuda:90   ok" in result.stdout
 

@@ -153,16 +153,16 @@ class ContextSession:
         tuning = Tuning(offer, self._options.n_warmup, self._options.n_repeat, trials, method)
         task = InContext(offer, trials, self._options, self._function)
         if self._group is None:
-            store, found = recall(task)
+            store, recalled = recall(task)
         else:
             if self._ranks is None:
                 entered = session(self._group, self._options.group_timeout, f"tuning in {self._function}")
                 self._ranks = self._scope.enter_context(entered)
-            _, store, found = recall_together(task, self._ranks)
+            _, store, recalled = recall_together(task, self._ranks)
         self._tasks[id(tuning)] = task, store
-        if found is not None:
-            tuning.trials, tuning.best = list(found.trials), found.best
-            offer.remember(found.trials, found.best)
+        if recalled is not None:
+            tuning.trials, tuning.best = list(recalled.trials), recalled.best
+            offer.remember(recalled.trials, recalled.best)
         return tuning
 
     def _conclude(self, tuning: Tuning) -> None:

@@ -24,23 +24,23 @@ _SPOKEN = "triton_version"  # a field beside the batch sizes, of newer files
 
 
 def _read(path: Path) -> ExternalFile:
-    said: dict[str, Any] = {}
+    problem: dict[str, Any] = {}
     for part in _PARTS.split(path.stem):
         name, sign, value = part.partition("=")
-        if not sign or not name.isidentifier() or name in said:
+        if not sign or not name.isidentifier() or name in problem:
             raise damaged(path, part, "the file's name is not E=...,N=...,device_name=...")
-        said[name] = value if name in ("device_name", "dtype") else parse_value(value)
+        problem[name] = value if name in ("device_name", "dtype") else parse_value(value)
     for name in ("E", "N"):
-        if type(said.get(name)) is not int or said[name] < 1:
-            raise damaged(path, name, f"the file's name says {said.get(name)!r}, no whole number from 1 on")
-    gpu = said.pop("device_name", "")
+        if type(problem.get(name)) is not int or problem[name] < 1:
+            raise damaged(path, name, f"the file's name says {problem.get(name)!r}, no whole number from 1 on")
+    gpu = problem.pop("device_name", "")
     entries, rest = [], {}
     for key, value in json_object(path).items():
         if key == _SPOKEN:
             rest[key] = value
             continue
         number = whole_number(path, key, key)
-        entries.append(ExternalEntry({"M": number, **said}, config_at(path, key, value), "nearest"))
+        entries.append(ExternalEntry({"M": number, **problem}, config_at(path, key, value), "nearest"))
     return ExternalFile("moe", "fused_moe", gpu, tuple(entries), rest={**rest, "stem": path.stem})
 
 

@@ -38,26 +38,26 @@ def given_inputs() -> tuple[Any, ...] | None:
 
 def kernel_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any] | None) -> list[Any]:
     """Inputs for a kernel: those of set_autotune_inputs, else of an eager call, else supply_prog's, else random."""
-    wanted = [param for param in kernel.params if not param.is_output]
+    params = [param for param in kernel.params if not param.is_output]
     device = "cpu" if kernel.target.kind == "interpret" else "cuda"
     given = given_inputs()
     if given is not None:
         inputs, source = list(given), "set_autotune_inputs"
-    elif call_inputs is not None and all(call_inputs.get(param.name) is not None for param in wanted):
-        inputs, source = [call_inputs[param.name] for param in wanted], "the call"
+    elif call_inputs is not None and all(call_inputs.get(param.name) is not None for param in params):
+        inputs, source = [call_inputs[param.name] for param in params], "the call"
     elif options.supply_prog is not None:
         try:
             from tiledsl.autotuner.verifying.named import named  # not where a result is recalled
 
             with named("supply_prog"):
-                supplied = options.supply_prog(wanted)
+                supplied = options.supply_prog(params)
         except TileError as error:
-            error.notes.append(f"it is given the parameters that are inputs: {', '.join(map(repr, wanted))}")
+            error.notes.append(f"it is given the parameters that are inputs: {', '.join(map(repr, params))}")
             raise
         inputs = list(supplied) if isinstance(supplied, (list, tuple)) else [supplied]
         source = "supply_prog"
     else:
-        unknown = [param for param in wanted if not param.is_tensor or any(isinstance(n, str) for n in param.shape)]
+        unknown = [param for param in params if not param.is_tensor or any(isinstance(n, str) for n in param.shape)]
         if unknown:
             raise TileError(
                 f"autotune: {kernel.name} takes {unknown[0]!r}, of which only a call knows the "
@@ -68,11 +68,11 @@ def kernel_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, A
         profiler = kernel.get_profiler(options.supply_type)
         profiler.seed = _SEED
         return list(profiler.get_inputs())
-    if len(inputs) != len(wanted):
-        names = ", ".join(map(repr, wanted))
-        raise TileError(f"autotune: {source} gives {len(inputs)} inputs; {kernel.name} takes {len(wanted)} ({names})")
+    if len(inputs) != len(params):
+        names = ", ".join(map(repr, params))
+        raise TileError(f"autotune: {source} gives {len(inputs)} inputs; {kernel.name} takes {len(params)} ({names})")
     inputs = [item.to(device) if hasattr(item, "data_ptr") and item.device.type != device else item for item in inputs]
-    kernel.check(wanted, inputs)
+    kernel.check(params, inputs)
     return inputs
 
 

@@ -200,17 +200,17 @@ def _registers(work: Work, target: Target) -> str | None:
     available = min(MAX_REGISTERS, target.registers_per_sm // (work.warps(target) * target.warp_size))
     if largest is None or target.kind == "hip":  # CDNA keeps accumulators in registers of their own
         return None
-    needed = accumulator_registers(largest, threads)
+    registers = accumulator_registers(largest, threads)
     allowed = int(work.options.get("maxnreg") or 0)
-    if allowed and needed >= allowed:  # the sums alone; addresses and operands come on top
+    if allowed and registers >= allowed:  # the sums alone; addresses and operands come on top
         return (
-            f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads}"
+            f"the product's {largest.m} x {largest.n} accumulator needs {registers} registers of each of {threads}"
             f" threads, and maxnreg={allowed}"
         )
-    if needed <= available:
+    if registers <= available:
         return None
     return SoftPruneReason(
-        f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads} threads;"
+        f"the product's {largest.m} x {largest.n} accumulator needs {registers} registers of each of {threads} threads;"
         f" {target} has {available}"
     )
 

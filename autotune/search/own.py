@@ -96,17 +96,17 @@ class OwnSearch:
 
     def ask(self, n: int) -> list[int]:
         """Up to n indices that were not asked for before, no more than n of them unknown at a time."""
-        asked: list[int] = []
+        fresh: list[int] = []
         for _ in range(_IDLE):
             room = min(n - len(self._waiting), self._count)
             if room <= 0 or self._ended or self._says_done():
-                return asked
+                return fresh
             with errors_of(f"{self._name}: ask"):
                 answer = self._inner.ask(room)
             wanted = self._checked(answer, room)
             if not wanted:
                 self._ended = not self._waiting
-                return asked
+                return fresh
             for index in wanted:
                 if index in self._known:
                     self._say(index, self._known[index])
@@ -115,13 +115,13 @@ class OwnSearch:
                 else:
                     self._waiting[index] = 1
                     self._count -= 1
-                    asked.append(index)
-            if asked:
-                return asked
+                    fresh.append(index)
+            if fresh:
+                return fresh
             if self._waiting:  # what it asks for again will be known
-                return asked
+                return fresh
         self._ended = True
-        return asked
+        return fresh
 
     def share(self, index: int) -> float:
         return 1.0

@@ -38,26 +38,24 @@ def save(folder: Path, trial: Trial) -> list[Path]:
     make_private(folder)
     for old in (folder / _LAUNCH, *folder.glob("*.kept.*")):  # of an earlier winner
         old.unlink(missing_ok=True)
-    written = [folder / f"{folder_name(kernel.name)}.py"]
-    write_file(written[0], kernel.source.encode())
+    files = [folder / f"{folder_name(kernel.name)}.py"]
+    write_file(files[0], kernel.source.encode())
     kernels: dict[str, Any] = {}
     try:
         compiled = kernel.compiled if kernel.target.kind != "interpret" else {}
         for name, each in compiled.items():
-            written += kernel_files.write(folder, folder_name(name), kernel_files.contents(each))
+            files += kernel_files.write(folder, folder_name(name), kernel_files.contents(each))
             kernels[name] = {"resources": plain(asdict(each.resources)), "metadata": plain(dict(each.metadata))}
         if compiled:
-            written += _save_launch(folder, trial, compiled)
+            files += _save_launch(folder, trial, compiled)
     except OSError:
         raise
     except Exception as error:  # of the compiler: the result stands without its stages
         _log.info("autotune: the stages of %s are not kept (%s)", kernel.name, error)
-    written.append(folder / "metadata.json")
+    files.append(folder / "metadata.json")
     config = plain(trial.config)
-    write_json(
-        written[-1], {"program": kernel.name, "target": str(kernel.target), "config": config, "kernels": kernels}
-    )
-    return written
+    write_json(files[-1], {"program": kernel.name, "target": str(kernel.target), "config": config, "kernels": kernels})
+    return files
 
 
 def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> list[Path]:

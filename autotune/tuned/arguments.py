@@ -52,21 +52,21 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
     file.
     """
     shared = function.options.do_not_specialize
-    wanted = {name: value for name, value in values.items() if name not in tuned and name not in shared}
+    arguments = {name: value for name, value in values.items() if name not in tuned and name not in shared}
     if function.jit.is_triton:
-        wanted = {n: v.dtype if hasattr(v, "data_ptr") else v for n, v in wanted.items()}
+        arguments = {n: v.dtype if hasattr(v, "data_ptr") else v for n, v in arguments.items()}
     elif function.jit.is_eager:
         from tiledsl.frontend.elaborate import eager_sizes
 
-        described = {name: _argument(value) for name, value in wanted.items()}
+        described = {name: _argument(value) for name, value in arguments.items()}
         sizes = eager_sizes(function.jit.function, described, function.jit.frame_locals)
         optional = {n for n, p in function.jit.signature.parameters.items() if p.default is not p.empty}
-        tensors = {name for name, value in wanted.items() if value is not described[name]}
+        tensors = {name for name, value in arguments.items() if value is not described[name]}
         told = dict.fromkeys(tensors & optional, "tensor")
-        wanted = {n: v for n, v in wanted.items() if n not in tensors and n not in sizes} | told | sizes
+        arguments = {n: v for n, v in arguments.items() if n not in tensors and n not in sizes} | told | sizes
     if function.options.key is not None:
-        wanted[OWN_KEY] = function.options.key(**values)
-    return {name: as_json(value) for name, value in wanted.items()}
+        arguments[OWN_KEY] = function.options.key(**values)
+    return {name: as_json(value) for name, value in arguments.items()}
 
 
 def defaults(function: AutotunedFunction) -> dict[str, Any]:

@@ -40,15 +40,15 @@ def _against(ran: KernelOutputs, expected: Expected, tolerance: Tolerance) -> di
     if isinstance(pairs, str):
         return {"status": "mismatch", "message": pairs}
     verdict: dict[str, Any] = {"max_error": 0.0, "mean_error": 0.0, "mismatched_ratio": 0.0}
-    for name, (got, wanted) in pairs.items():
-        if tuple(got.shape) != tuple(wanted.shape):
-            shapes = f"{name} has shape {tuple(got.shape)}, ref_prog's {tuple(wanted.shape)}"
+    for name, (actual, reference) in pairs.items():
+        if tuple(actual.shape) != tuple(reference.shape):
+            shapes = f"{name} has shape {tuple(actual.shape)}, ref_prog's {tuple(reference.shape)}"
             return {**verdict, "status": "mismatch", "message": shapes}
-        limits = tolerance.of(got, wanted, ran.after, expected.unsure)
+        limits = tolerance.of(actual, reference, ran.after, expected.unsure)
         # What a comparison decides is true or false: there is no being off by much.
-        has_cap = tolerance.max_mismatched_ratio < 1 and str(wanted.dtype) != "torch.bool"
+        has_cap = tolerance.max_mismatched_ratio < 1 and str(reference.dtype) != "torch.bool"
         cap = (_CAP * limits.most_rtol, _CAP * limits.most_atol) if has_cap else None
-        errors = difference(got, wanted, limits.rtol, limits.atol, cap)
+        errors = difference(actual, reference, limits.rtol, limits.atol, cap)
         verdict["max_error"] = max(verdict["max_error"], errors.max_error)
         verdict["mean_error"] = max(verdict["mean_error"], errors.mean_error)
         verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], errors.ratio)
@@ -56,9 +56,11 @@ def _against(ran: KernelOutputs, expected: Expected, tolerance: Tolerance) -> di
         where = (
             ""
             if errors.first < 0
-            else f"; first {_at(errors.first, got, wanted)}, worst {_at(errors.worst, got, wanted)}"
+            else f"; first {_at(errors.first, actual, reference)}, worst {_at(errors.worst, actual, reference)}"
         )
-        places = {"at": {"name": name, "first": _place(errors.first, wanted), "worst": _place(errors.worst, wanted)}}
+        places = {
+            "at": {"name": name, "first": _place(errors.first, reference), "worst": _place(errors.worst, reference)}
+        }
         if not errors.finite:
             why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}{where}"
             return {**verdict, **places, "status": "nonfinite", "message": why}
@@ -99,26 +101,26 @@ def _pairs(ran: KernelOutputs, expected: Expected) -> Mapping[str, tuple[Any, An
     the next one that the kernel changes.
     """
     pairs: dict[str, tuple[Any, Any]] = {}
-    outputs, wanted = list(ran.outputs), list(expected.returned)
+    outputs, references = list(ran.outputs), list(expected.returned)
     in_place = dict(expected.changed)
-    if not outputs and not wanted and not in_place:
+    if not outputs and not references and not in_place:
         return "there is nothing to compare"
-    if not outputs and wanted:
-        in_place.update({at: value for at, value in zip(expected.aliases, wanted) if at is not None})
-        wanted = [value for at, value in zip(expected.aliases, wanted) if at is None]
+    if not outputs and references:
+        in_place.update({at: value for at, value in zip(expected.aliases, references) if at is not None})
+        references = [value for at, value in zip(expected.aliases, references) if at is None]
         rest = [at for at in ran.changed if at not in in_place]
-        if wanted and not ran.changed:
+        if references and not ran.changed:
             return "the kernel writes nothing: it has no outputs and changes no input"
-        if wanted and len(rest) != len(wanted):
-            return f"the kernel changes {len(rest)} inputs and ref_prog returns {len(wanted)} tensors"
-        in_place.update(zip(rest, wanted))
-    elif outputs and not wanted and len(outputs) == len(in_place):
-        wanted, in_place = list(in_place.values()), {}
-    elif len(outputs) != len(wanted):
-        return f"the kernel gives {len(outputs)} tensors and ref_prog {len(wanted)}"
+        if references and len(rest) != len(references):
+            return f"the kernel changes {len(rest)} inputs and ref_prog returns {len(references)} tensors"
+        in_place.update(zip(rest, references))
+    elif outputs and not references and len(outputs) == len(in_place):
+        references, in_place = list(in_place.values()), {}
+    elif len(outputs) != len(references):
+        return f"the kernel gives {len(outputs)} tensors and ref_prog {len(references)}"
     if outputs:  # a reference may compute its results in its inputs and return those: they are compared already
         in_place = {at: value for at, value in in_place.items() if at not in expected.aliases}
-        for number, pair in enumerate(zip(outputs, wanted)):
+        for number, pair in enumerate(zip(outputs, references)):
             pairs[f"output {number}" if len(outputs) > 1 else "the output"] = pair
     for at, value in in_place.items():
         pairs[f"{ran.names[at]}, which it writes into,"] = (ran.after[at], value)

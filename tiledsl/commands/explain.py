@@ -133,7 +133,7 @@ def _accesses(root: Operation) -> Iterator[AccessForm]:
         tile.LoadOp: ("load", "pointers"), tile.StoreOp: ("store", "pointers"), tile.AtomicOp: ("atomic", "atomic"),
         tile.LoadBlockOp: ("load", "TMA"), tile.StoreBlockOp: ("store", "TMA"),
     }  # fmt: skip
-    found: dict[AccessForm, int] = {}
+    counts: dict[AccessForm, int] = {}
     for op in root.walk():
         if type(op) not in kinds:
             continue
@@ -146,29 +146,29 @@ def _accesses(root: Operation) -> Iterator[AccessForm]:
         masked = form != "TMA" and access.mask is not None
         where = (None, None) if loc is None else (loc.file, loc.line)
         each = AccessForm(what, str(name), tuple(moved.type.shape or ()), form, masked, *where)
-        found[each] = found.get(each, 0) + 1
-    for each, count in found.items():
+        counts[each] = counts.get(each, 0) + 1
+    for each, count in counts.items():
         yield AccessForm(**{**asdict(each), "count": count})
 
 
 def _limits(
     kernel: Kernel, target: Target, emitters: Sequence[str], resources: Resources | None
 ) -> tuple[list[LaunchLimit], float | None]:
-    works, found = work_of(kernel), []
+    works, limits = work_of(kernel), []
     where = _estimated_for(target)
     for number, work in enumerate(works):
         emitter = emitters[number] if number < len(emitters) else "Triton"
         if not work.is_static:
-            found.append(LaunchLimit(work.name, emitter, None, None, None))
+            limits.append(LaunchLimit(work.name, emitter, None, None, None))
             continue
         own = resources if len(works) == 1 else None
         parts = model.parts(work, where, own)
         held = model.occupancy(work, where, own)
         waves = max(1, math.ceil(work.blocks / (where.sm_count * held)))
         limit = max(parts, key=parts.__getitem__)
-        found.append(LaunchLimit(work.name, emitter, work.blocks, held, waves, parts, limit))
+        limits.append(LaunchLimit(work.name, emitter, work.blocks, held, waves, parts, limit))
     known = bool(works) and all(work.is_static for work in works)
-    return found, model.predict(kernel, where, resources if len(works) == 1 else None) if known else None
+    return limits, model.predict(kernel, where, resources if len(works) == 1 else None) if known else None
 
 
 def _advice(

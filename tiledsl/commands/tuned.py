@@ -134,9 +134,9 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
     function = find_autotuned(program)
     options: dict[str, Any] = {} if target is None else {"target": target}
     limits = {"warn": comparing.WARN if warn is None else warn, "fail": comparing.FAIL if fail is None else fail}
-    found = []
+    comparisons = []
     for each in comparing.compare_problem(function, file, **limits, **options):
-        found.append(each)
+        comparisons.append(each)
         about = {"verdict": each.verdict, "ratio": each.ratio, "latency_ms": each.latency_ms, "message": each.message}
         give(file=path, entries=[{**about, "entry": asdict(each.entry)}])
         parts = [f"stated {each.entry.latency_ms:.4g} ms"]
@@ -144,7 +144,7 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
             parts.append(f"now {each.latency_ms:.4g} ms, {each.ratio:.3f}")
         parts += [each.message] if each.message else []
         click.echo(printable(f"{arguments_text(each.entry.arguments)}: {each.verdict}, {', '.join(parts)}"))
-    text, passes = comparing.verdicts(found)
+    text, passes = comparing.verdicts(comparisons)
     give(file=path, passes=passes)
     click.echo(f"{path}: {text}")
     if not passes:

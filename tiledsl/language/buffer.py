@@ -223,6 +223,7 @@ class Reference(Expr):
         if isinstance(value, Buffer):
             raise TileError(f"a whole buffer cannot be stored in an element of {self.buffer.name}; use T.copy")
         stored = as_value(value, self.buffer.dtype)
+        context("a store").note_truncation(value, stored, self.buffer)
         builder.insert(tile.StoreOp(stored, self.buffer.value, self.indices()))
 
     def __repr__(self) -> str:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tiledsl.language.operations as operations
 from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
-from tiledsl.dialects.arith import as_constant, constant_of
+from tiledsl.dialects.arith import CastOp, as_constant, constant_of
 from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.formulas import is_operation, names_in, polynomial, text_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, BufferType, ScalarType, is_float
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, ScalarType, is_float, is_integer
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec
 from tiledsl.language.dtypes import FLOAT4, canonical, of_elements
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
@@ -26,6 +26,7 @@ from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
 from tiledsl.language.thread_block import ThreadBlock
 from tiledsl.location import UNKNOWN, Loc
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 if TYPE_CHECKING:
     from tiledsl.language.random_numbers import Generator
@@ -122,6 +123,24 @@ class Context:
             yield self
         finally:
             active.reset(token)
+
+    def note_truncation(self, value: Any, stored: Value, buffer: Buffer) -> None:
+        """A remark on the kernel where a store takes the fraction off a float that nothing has rounded."""
+        number = plain(value)
+        is_fraction = not number.is_integer() if isinstance(number, float) else False
+        if self.kernel is None or not is_integer(stored.dtype):
+            return
+        if isinstance(value, Expr) and is_float(value.dtype):
+            cast = stored.owner
+            made = cast.operands[0].owner if isinstance(cast, CastOp) else None
+            record = MATH_FUNCTIONS.get(getattr(made, "function", ""))
+            is_fraction = record is None or record.takes != "rounding"
+        if is_fraction:
+            what = f"a {value.dtype}" if isinstance(value, Expr) else f"{number}"
+            where = f"line {self.builder.loc.line} stores {what} in {buffer.name}"
+            remark = f"{where}, whose elements are {buffer.dtype}: the fraction is cut off"
+            if remark not in self.kernel.remarks:
+                self.kernel.set_attribute("remarks", (*self.kernel.remarks, remark))
 
     # Parameters and symbols
 

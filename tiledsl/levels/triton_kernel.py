@@ -304,12 +304,12 @@ def _in_folder(folder: Path, level: str) -> tuple[str, str]:
         raise TileError(f"{folder} has the JSON files of {len(described)} kernels, not of one", notes=[there_are])
     name = described[0]
     wanted = (level,) if level else _FROM_BINARY_ON
-    found = next((each for each in wanted if (folder / f"{name}.{each}").is_file()), None)
-    if found is None:
+    chosen = next((each for each in wanted if (folder / f"{name}.{each}").is_file()), None)
+    if chosen is None:
         what = f"no {level}" if level else "no level"
         there = [each for each in LEVELS if (folder / f"{name}.{each}").is_file()]
         raise TileError(f"{folder} has {what} of {name}", notes=[f"it has {', '.join(there)}"] if there else [])
-    return name, found
+    return name, chosen
 
 
 def _artifact(function: Any, file: LevelFile, target: Any, allow: Collection[str]) -> Artifact:

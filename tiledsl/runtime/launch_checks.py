@@ -48,34 +48,36 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
 
     symbols: dict[str, tuple[int, str]] = {}
     device = None
-    for param, given in zip(params, arguments, strict=True):
+    for param, argument in zip(params, arguments, strict=True):
         if not param.is_tensor:
-            _check_scalar(kernel, param, given)
-            if isinstance(given, int):
-                symbols[param.name] = (given, "the argument")
+            _check_scalar(kernel, param, argument)
+            if isinstance(argument, int):
+                symbols[param.name] = (argument, "the argument")
             continue
-        if given is None:
+        if argument is None:
             raise TileError(
                 f"{kernel}: {param.name} is None, but the program uses it",
                 notes=[f"pass a tensor of {param.dtype} with shape {param.shape}"],
             )
-        if not isinstance(given, torch.Tensor):
-            raise TileError(f"{kernel}: {param.name} is a tensor, not {type(given).__name__}")
-        if given.layout is not torch.strided:
-            shown = str(given.layout).removeprefix("torch.")
+        if not isinstance(argument, torch.Tensor):
+            raise TileError(f"{kernel}: {param.name} is a tensor, not {type(argument).__name__}")
+        if argument.layout is not torch.strided:
+            shown = str(argument.layout).removeprefix("torch.")
             raise TileError(
                 f"{kernel}: {param.name} is a tensor of layout {shown}, but must be strided",
                 notes=[
                     f"pass {param.name}.to_dense()" if "sparse" in shown else f"pass its parts, or {param.name} padded"
                 ],
             )
-        if str(given.dtype) != f"torch.{param.dtype}":
-            raise TileError(f"{kernel}: {param.name} must be {param.dtype}, but the tensor is {str(given.dtype)[6:]}")
-        _check_shape(kernel, param, given, symbols)
+        if str(argument.dtype) != f"torch.{param.dtype}":
+            raise TileError(
+                f"{kernel}: {param.name} must be {param.dtype}, but the tensor is {str(argument.dtype)[6:]}"
+            )
+        _check_shape(kernel, param, argument, symbols)
         if device is None:
-            device = (given.device, param.name)
-        elif given.device != device[0]:
-            raise TileError(f"{kernel}: {param.name} is on {given.device}, but {device[1]} is on {device[0]}")
+            device = (argument.device, param.name)
+        elif argument.device != device[0]:
+            raise TileError(f"{kernel}: {param.name} is on {argument.device}, but {device[1]} is on {device[0]}")
     _check_formulas(kernel, params, symbols)
     if device is not None and target.kind != "interpret" and device[0].type == "cpu":
         raise TileError(

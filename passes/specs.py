@@ -85,9 +85,8 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
     known = {option.name: option for option in dataclasses.fields(pass_type)}
     for key, option in known.items():
         if option.default is dataclasses.MISSING:
-            raise TileError(
-                f"pass {name}: its option {key!r} has no default; write one: {key}: {getattr(option.type, '__name__', option.type)} = ..."
-            )
+            kind = getattr(option.type, "__name__", option.type)
+            raise TileError(f"pass {name}: its option {key!r} has no default; write one: {key}: {kind} = ...")
     for key, value in options.items():
         if key not in known:
             way_out = f"{pass_type.__name__} is no dataclass: write @dataclass(frozen=True) above it"

@@ -492,6 +492,11 @@ def test_tensors_for_a_builder_are_told_by_shape_and_type() -> None:
         return scaled
 
     refused(
+        lambda: scaled(torch.ones(4, 5)),
+        "scaled: missing a required argument: 'N'",
+        notes=["it makes a kernel of sizes and tunables; give tensors to the kernel: scaled(...)(...)"],
+    )
+    refused(
         lambda: scaled(torch.ones(4, 5), N=torch.ones(5, dtype=torch.int8)),
         "scaled makes a kernel and takes no tensors: M is a torch Tensor of shape (4, 5) and torch.float32, "
         "N is a torch Tensor of shape (5,) and torch.int8",

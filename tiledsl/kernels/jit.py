@@ -352,7 +352,10 @@ class JitFunction(InGraphs):
             else:
                 bound = self.signature.bind(*arguments, **keywords)
         except TypeError as error:
-            raise TileError(f"{self.__name__}: {error}", user_loc()) from None
+            given = any(hasattr(value, "data_ptr") for value in (*arguments, *keywords.values()))
+            way_out = f"it makes a kernel of sizes and tunables; give tensors to the kernel: {self.__name__}(...)(...)"
+            notes = [way_out] if given and not self.is_eager else []
+            raise TileError(f"{self.__name__}: {error}", user_loc(), notes) from None
         bound.apply_defaults()
         return {**bound.arguments, **(extra if partial and not self._takes_any else {})}
 

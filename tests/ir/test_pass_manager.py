@@ -34,7 +34,7 @@ from tiledsl.runtime.target import Target
 def _only_registered_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The passes of this file are known by name in its tests alone."""
     kept = dict(PASSES)
-    for each in (Idle, ScaleConstants, BreakTypes, Crash, Complain):
+    for each in (Idle, ScaleConstants, BreakTypes, Crash, Complain, Promises):
         PASSES[each.name] = each
     yield
     PASSES.clear()
@@ -91,7 +91,30 @@ class Complain(Pass):
         raise TileError("the user's mistake")
 
 
-for _each in (Idle, ScaleConstants, BreakTypes, Crash, Complain):
+@dataclass(frozen=True)
+class Promises(Pass):
+    """Does what no pass may do."""
+
+    name = "test-promises"
+    how: str = ""
+
+    def run(self, program: Program) -> Any:
+        if self.how == "returns":
+            return Program(program.root, program.target)
+        if self.how == "root":
+            program.root = program.root.clone({})
+        if self.how == "target":
+            program.target = None
+        if self.how == "exit":
+            sys.exit(0)
+        if self.how == "library":
+            json.loads("x")
+        if self.how == "error":
+            raise TileError("no")
+        return None
+
+
+for _each in (Idle, ScaleConstants, BreakTypes, Crash, Complain, Promises):
     del PASSES[_each.name]
 
 
@@ -193,29 +216,6 @@ def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: py
     line = Crash.run.__code__.co_firstlineno + 1
     place = f'File "{__file__}", line {line}, in run'
     assert f"failed: RuntimeError: first line\nsecond line\n  {place}" in str(caught.value)
-
-
-@dataclass(frozen=True)
-class Promises(Pass):
-    """Does what no pass may do."""
-
-    name = "test-promises"
-    how: str = ""
-
-    def run(self, program: Program) -> Any:
-        if self.how == "returns":
-            return Program(program.root, program.target)
-        if self.how == "root":
-            program.root = program.root.clone({})
-        if self.how == "target":
-            program.target = None
-        if self.how == "exit":
-            sys.exit(0)
-        if self.how == "library":
-            json.loads("x")
-        if self.how == "error":
-            raise TileError("no")
-        return None
 
 
 @pytest.mark.parametrize(

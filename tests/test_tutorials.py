@@ -18,6 +18,8 @@ from click.testing import CliRunner
 
 from tests.support import forked
 from tiledsl.cli import main
+from tiledsl.ir.pass_manager import PASSES
+from tiledsl.passes.user_passes import own_passes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), *sorted((ROOT / "docs").glob("from-*.md"))]
@@ -34,14 +36,18 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def printed(command: str, folder: Path) -> str:
-    """What a command prints in a folder, in the order in which a terminal shows it."""
+    """What a command prints in a folder, in the order in which a terminal shows it. Each is a process of its own, or
+    as good as one: it knows no pass that another command loaded."""
     words = shlex.split(command)
     env = {
         "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TILEDSL_CACHE_DIR": str(folder / ".cache"),
         "TRITON_CACHE_DIR": str(folder / ".triton"), "COLUMNS": "100",
     }  # fmt: skip
     if words[0] == "tiledsl" and words[1] not in ("run", "tune", "tuned"):  # these run a module
-        return CliRunner().invoke(main, words[1:], env=env, prog_name="tiledsl").output
+        output = CliRunner().invoke(main, words[1:], env=env, prog_name="tiledsl").output
+        for name in own_passes():
+            del PASSES[name]
+        return output
     if words[0] in ("python", "tiledsl"):
         arguments = words[1:] if words[0] == "python" else ["-m", "tiledsl.cli", *words[1:]]
         return forked.Process(arguments, folder, {**os.environ, **env}, together=True).communicate(200)[0]

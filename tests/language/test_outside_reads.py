@@ -45,7 +45,7 @@ def test_what_python_says_of_the_indices(write: Any) -> None:
     for count, step, shift in itertools.product((3, 4, 8), (1, 2, -1), (0, 2, 5, 7)):
         indices = [i * step + shift for i in range(count)]
         program, b = write(count, step, shift), torch.zeros(count)
-        if 0 <= min(indices) and max(indices) < SIZE:
+        if min(indices) >= 0 and max(indices) < SIZE:
             tiledsl.compile(program, target="interpret")(a, b)
             assert b.tolist() == [a[index].item() for index in indices]
             continue

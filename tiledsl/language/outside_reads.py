@@ -28,7 +28,7 @@ def refuse_reads_outside(func: tile.FuncOp, of_tiles: Set[Operation | None] = fr
             if index.op is not None and arith.constant_of(index) is not None:
                 continue  # a number of the program's text is checked there
             taken = _taken(index)
-            if taken is None or (0 <= taken[0] and taken[1] < size) or taken[1] < 0 or not _is_certain(op):
+            if taken is None or (taken[0] >= 0 and taken[1] < size) or taken[1] < 0 or not _is_certain(op):
                 continue
             worst, inside = (taken[1], f"< {size}") if taken[1] >= size else (taken[0], ">= 0")
             name = op.buffer.name or "the tile"
@@ -64,7 +64,7 @@ def _taken(index: Value) -> Taken | None:
     else:
         corners = [a * b for a in left[:2] for b in right[:2]]
         ends = min(corners), max(corners)
-    fits = -(1 << 31) <= ends[0] and ends[1] < 1 << 31
+    fits = ends[0] >= -(1 << 31) and ends[1] < 1 << 31
     return (*ends, variables) if fits else None
 
 
@@ -116,5 +116,8 @@ def _is_inside(access: tile.StoreOp | tile.AtomicOp | tile.LoadOp) -> bool:
 
     ranges = Ranges.around(access)
     sizes = tile.buffer_type(access.buffer).shape
-    found = [ranges.of(index) for index in access.indices]
-    return all(isinstance(size, int) and 0 <= each.lo and each.hi < size for each, size in zip(found, sizes, strict=True))
+    for index, size in zip(access.indices, sizes, strict=True):
+        found = ranges.of(index)
+        if not isinstance(size, int) or found.lo < 0 or found.hi >= size:
+            return False
+    return True

@@ -113,7 +113,8 @@ MOVED = [8.0, 10.0, 12.0, 14.0, 16.0]
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        (chosen, [*MOVED, -1.0, -1.0, -1.0]), (never_chosen, [-1.0] * 8), (under_a_condition, [*MOVED, -1.0, -1.0, -1.0]),
+        (chosen, [*MOVED, -1.0, -1.0, -1.0]), (never_chosen, [-1.0] * 8),
+        (under_a_condition, [*MOVED, -1.0, -1.0, -1.0]),
         (in_an_empty_loop, [-1.0] * 8), (beyond_the_tensor, MOVED),
     ],
 )  # fmt: skip

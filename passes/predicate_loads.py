@@ -11,7 +11,7 @@ from tiledsl.analysis.shared_memory import operand_bytes
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.core import Effect, Operation, Region
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -95,6 +95,7 @@ def _move(load: tile.LoadOp, branch: scf.IfOp, taken: bool) -> None:
         op.move_before(branch)
         if isinstance(op, tile.LoadOp):
             mask = both(Builder.at(op), op.mask, condition)
+            assert mask is not None
             op.set_field("mask", [mask])
 
 

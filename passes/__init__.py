@@ -28,6 +28,7 @@ from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
 from tiledsl.passes.peel_loops import PeelLoops
 from tiledsl.passes.pipeline_loops import PipelineLoops
+from tiledsl.passes.predicate_loads import PredicateLoads
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.schedule_loops import ScheduleLoops
@@ -54,6 +55,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Cse,
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
+    PredicateLoads,  # what branches of pipelined loops load: after guards, which may have been proved by the branch
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two
     LegalizeArith,  # floor division, element types that Triton cannot compute with

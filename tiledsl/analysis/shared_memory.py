@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.product_loops import Load, tensor_bytes
 from tiledsl.dialects import scf, tensor, tile
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 
 BARRIER_BYTES = 1024  # more than a pipeline's barriers take
@@ -51,8 +51,8 @@ class Needs:
 
 
 def is_pipelined(loop: scf.ForOp) -> bool:
-    """Whether a loop has matrix products and loads ahead of them."""
-    return loop.num_stages > 1 and bool(of_kinds(loop.body, tensor.DotOp))
+    """Whether a loop has matrix products, itself or in branches, and loads ahead of them."""
+    return loop.num_stages > 1 and any(map(_has_products, loop.body))
 
 
 def operand_bytes(loop: scf.ForOp) -> int:
@@ -68,6 +68,12 @@ def bytes_beside(value: Value) -> int:
     """
     loop = stripped(value, *_SHAPES).op
     return operand_bytes(loop) if isinstance(loop, scf.ForOp) and is_pipelined(loop) else 0
+
+
+def _has_products(op: Operation) -> bool:
+    if isinstance(op, scf.IfOp):
+        return any(_has_products(each) for region in op.regions for each in region)
+    return isinstance(op, tensor.DotOp)
 
 
 def _loads(loop: scf.ForOp) -> list[Load]:

@@ -217,20 +217,23 @@ def _single(what: str, place: Any) -> Reference:
 
 
 def _vector(name: str, lanes: int) -> Any:
-    def function(dst: Any, value: Any, return_prev: bool = False) -> None:
-        if return_prev:
-            raise TileError(f"T.{name}: previous values cannot be returned; use T.atomic_add on single elements")
-        if not isinstance(dst, Reference) or not isinstance(value, Reference):
+    def function(dst: Any, value: Any, return_prev: bool = False) -> Any:
+        places = [place[(0,) * place.ndim] if isinstance(place, Buffer) else place for place in (dst, value)]
+        if not all(isinstance(place, Reference) for place in places):
             raise TileError(f"T.{name} needs two places, dst[i, j] and value[k, l]")
-        for lane in range(lanes):
-            target = dst.buffer[(*dst.offsets[:-1], dst.offsets[-1] + lane)]
-            source = value.buffer[(*value.offsets[:-1], value.offsets[-1] + lane)]
-            _element(f"T.{name}", "add", target, source, None)
+        target, source = places
+        old = [
+            Scalar(_element(f"T.{name}", "add", _neighbour(target, lane), _neighbour(source, lane), None))
+            for lane in range(lanes)
+        ]
+        return tuple(old) if return_prev else None
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""T.atomic_add of {lanes} neighbours in the last dimension: elements at `value` to `dst`'s.
 
-    Types are T.atomic_add's. Raises TileError as that does, and unless both are places.
+    `dst` and `value` are places: elements, or slices and whole buffers, of which the first element counts. With
+    return_prev, a tuple of the {lanes} old elements, scalars. Types are T.atomic_add's. Raises TileError as that does,
+    and unless both are places.
 
     Example:
         # X = [1.0, 2.0, 3.0, 4.0]
@@ -239,6 +242,10 @@ def _vector(name: str, lanes: int) -> Any:
         # Y = {[10.0 + each if each <= lanes else 10.0 for each in (1.0, 2.0, 3.0, 4.0)]}
     """
     return function
+
+
+def _neighbour(place: Reference, lane: int) -> Reference:
+    return place.buffer[(*place.offsets[:-1], place.offsets[-1] + lane)]
 
 
 atomic_addx2, atomic_addx4 = _vector("atomic_addx2", 2), _vector("atomic_addx4", 4)

@@ -46,8 +46,13 @@ _REASONS = {
         gemm_sp wgmma_gemm_sp tcgen05_gemm_sp ptx_mma_sp ptx_wgmma_sp_* *SparseTensorCoreIntrinEmitter
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        activemask
-        launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
+        launch_thread env_thread tvm_thread_invariant
+    """,
+    (
+        "which threads of a warp a GPU runs together under a condition is not defined; write T.ballot(condition) "
+        "before the `if`, or 0xFFFFFFFF where there is no condition"
+    ): """
+        activemask tvm_warp_activemask
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
         call_* dp4a pragma_import_c CUDASourceCodeKernel __fns q_multiply_shift*

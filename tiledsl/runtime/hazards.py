@@ -72,8 +72,7 @@ HAZARDS = (
     ),
     Hazard(
         "flatten-before-branch",
-        "fuse-nested-loops gives an if without results a yield of some, where a branch at the end of a loop uses what "
-        "is computed behind the inner loop",
+        "fuse-nested-loops may give results to an if that follows the inner loop, of which one of its sides yields none",
         "3.6",
         "passes/schedule_loops.py leaves such loops",
         _REFUSED,

@@ -82,7 +82,11 @@ def _may_hold(value: Value, others: Set[Value]) -> bool:
 def _keep_apart(launch: triton.LaunchOp) -> None:
     """Take `flatten` from loops that Triton fails to make one of."""
     for loop in launch.nests():
-        if isinstance(loop, scf.ForOp) and loop.flatten and (not _has_work_to_overlap(loop) or _branches_behind_loop(loop)):
+        if (
+            isinstance(loop, scf.ForOp)
+            and loop.flatten
+            and (not _has_work_to_overlap(loop) or _branches_behind_loop(loop))
+        ):
             loop.set_attribute("flatten", False)
 
 

@@ -239,7 +239,10 @@ scf.yield
         (WORK, False),  # no loop inside
         (INNER.format(WORK) + BRANCH.format("%y = arith.add %m, %c1 : int32"), False),
         (BRANCH.format(INNER.format(WORK)), True),
-        (BRANCH.format(INNER.format(WORK)) + "\n" + BRANCH.format(WORK).replace("%m", "%o").replace("%yes", "%also"), False),
+        (
+            BRANCH.format(INNER.format(WORK)) + "\n" + BRANCH.format(WORK).replace("%m", "%o").replace("%yes", "%also"),
+            False,
+        ),
         (BRANCH.format("%y = arith.add %m, %c1 : int32") + "\n" + INNER.format(WORK), True),
     ],
 )

@@ -103,7 +103,8 @@ HAZARDS = (
         "dead-while",
         "coalesce reads what the analysis of a loop's dead body does not have",
         "3.6",
-        "canonicalize removes a while whose condition is false for the initial values",
+        "canonicalize removes a while whose condition is false for the initial values; legalize-layouts guards one "
+        "of which a launch with an integer of 1 may show it",
         _REFUSED,
     ),
     Hazard(

@@ -72,7 +72,7 @@ HAZARDS = (
     ),
     Hazard(
         "flatten-before-branch",
-        "fuse-nested-loops may give results to an if that follows the inner loop, of which one of its sides yields none",
+        "fuse-nested-loops may give an if behind the inner loop results, of which one of its sides yields none",
         "3.6",
         "passes/schedule_loops.py leaves such loops",
         _REFUSED,

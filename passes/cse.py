@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiledsl.analysis.same_values import Written
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import BinaryOp
-from tiledsl.ir.core import Effect, Operation, Region
+from tiledsl.ir.core import Operation, Region
 from tiledsl.ir.pass_manager import Pass, Program
 
 Key = tuple[object, ...]  # hashable
@@ -49,7 +49,7 @@ class _Scope:
                 twin = loaded.setdefault(operation_key(op), op)
                 if twin is not op:
                     _replace(op, twin)
-            elif loaded and op.effects is not Effect.READ:
+            else:
                 _forget(loaded, op)
 
 

@@ -92,7 +92,7 @@ class _Comparison:
 def _same_kind(a: Operation, b: Operation, plain: scf.ForOp, other: scf.ForOp) -> bool:
     """Whether two operations differ at most in their operands; operands from outside of the bodies must be equal
     constants."""
-    if a.signature != b.signature or a.regions or b.regions:
+    if a.signature != b.signature or a.regions:
         return False
     return (a.parent is plain.body and b.parent is other.body) or isinstance(a, arith.ConstantOp)
 

@@ -122,7 +122,7 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
         # inf : float8_e5m2  ==>  bitcast(124 : uint8): Triton makes it from a float32, and that conversion saturates
         if op.out.dtype != "float8_e5m2" or not math.isinf(op.value):
             return False
-        bits = rw.constant(0x7C if op.value > 0 else 0xFC, with_shape(op.out.shape, "uint8"))
+        bits = rw.constant(0x7C if op.value == math.inf else 0xFC, with_shape(op.out.shape, "uint8"))
         rw.replace(op, [rw.insert(arith.BitcastOp(bits, result_types=[op.out.type])).result])
         return True
 

@@ -166,7 +166,7 @@ class _Padder:
                 continue
             inside = self._inside(len(shape), axis, size)
             condition = inside if condition is None else Builder.at(op).insert(arith.AndOp(condition, inside)).result
-        if condition is not None and condition is not mask:
+        if condition is not None:
             op.set_field("mask", [condition])
 
     def _filled(self, op: Operation, value: Value, axes: Sequence[int], number: Number) -> Value:

@@ -90,7 +90,7 @@ def apply_update(update: Update) -> None:
 
 def _erase_unused(value: Value) -> None:
     op = value.op
-    if op is not None and not value.uses and (op.is_pure or isinstance(op, tile.LoadOp)):
+    if op is not None and not value.uses and op.is_pure:
         operands = op.operands
         op.erase()
         for each in operands:

@@ -157,3 +157,18 @@ def test_ragged_programs_keep_their_meaning(func) -> None:  # type: ignore[no-un
 @given(programs(), st.integers(0, 99))
 def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
     check_pass([*TO_VALUES, GuardAccesses()], func, inputs_for(func, seed), tolerance=1e-5)
+
+
+def test_a_condition_that_is_spread_over_a_tile_is_not_repeated() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<16x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x96xint32>
+    %row = arith.add %s, %i : tensor<16x1xint32>
+    %above = arith.cmp %row, %c0 {predicate = "ge"} : tensor<16x1xbool>
+    %below = arith.cmp %row, %c64 {predicate = "lt"} : tensor<16x1xbool>
+    %rows = arith.and %above, %below : tensor<16x1xbool>
+    %inside = tensor.broadcast %rows : tensor<16x96xbool>
+    %x = tile.load %A[%row, %j] mask=%inside : tensor<16x96xfloat32>"""
+    lines = after(GuardAccesses(), body)
+    assert lines[-1] == "%x = tile.load %A[%row, %j] mask=%inside {guarded = true} : tensor<16x96xfloat32>"
+    assert len([line for line in lines if "arith.cmp" in line]) == 2

@@ -358,3 +358,59 @@ def test_what_atomics_ask_of_the_table(kind: str, scope: str, shape: str, dtype:
     %o = tile.atomic %v, %X[%i] {{kind = "{kind}", semantics = "release"}} : {value}"""
     (atomic,) = [op for op in program(body).root.walk() if isinstance(op, tile.AtomicOp)]
     assert question(atomic) == expected
+
+
+@pytest.mark.parametrize("number", [32, 40])
+def test_shifts_by_the_width_and_more_are_those_that_wrapping_gives(number: int) -> None:
+    body = f"""
+    %left = arith.shl %s, %c{number} : int32
+    %right = arith.shr %s, %c{number} : int32
+    %u = arith.cast %s : uint32
+    %k = arith.constant {{value = {number}}} : uint32
+    %unsigned = arith.shr %u, %k : uint32
+    %most = arith.shl %s, %c31 : int32
+    tile.print [%left, %right, %unsigned, %most]"""
+    filecheck(
+        after(LegalizeArith(), body),
+        """
+        %right = arith.shr %s, %c31 : int32
+        %u = arith.cast %s : uint32
+        %most = arith.shl %s, %c31 : int32
+        tile.print [%c0, %right, %c0, %most]
+        """,
+    )
+
+
+@pytest.mark.parametrize(("number", "bits"), [("inf", 0x7C), ("-inf", 0xFC)])
+def test_infinities_of_float8_are_made_of_bits(number: str, bits: int) -> None:
+    body = f"%x = arith.constant {{value = {number}}} : tensor<4xfloat8_e5m2>\ntile.print [%x]"
+    filecheck(
+        after(LegalizeArith(), body),
+        f"""
+        %x = arith.bitcast %c{bits} : tensor<4xfloat8_e5m2>
+        tile.print [%x]
+        """,
+    )
+
+
+@pytest.mark.parametrize(("asked", "made"), [("default", "ieee"), ("tf32", "tf32"), ("ieee", "ieee")])
+def test_narrow_operands_that_become_float32_keep_the_precision_that_was_asked_for(asked: str, made: str) -> None:
+    lines = after(LegalizeArith(), _dot("float16", "bfloat16", "float32", f'{{precision = "{asked}"}}'))
+    (line,) = [line for line in lines if "tensor.dot" in line]
+    assert line.endswith(f'{{precision = "{made}"}} : tensor<16x16xfloat32>')
+
+
+@pytest.mark.parametrize("shapes", [("4", "4"), ("4", "1"), ("1", "4")])
+def test_a_cas_without_a_mask_compares_tiles_of_its_shape(shapes: tuple[str, str]) -> None:
+    values, compared = shapes
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<4xint32>
+    %x = arith.constant {{value = 7}} : tensor<{values}xint32>
+    %c = arith.constant {{value = 3}} : tensor<{compared}xint32>
+    %old = tile.atomic %x, %N[%i] compare=%c {{kind = "cas"}} : tensor<4xint32>
+    tile.store %old, %N[%i]"""
+    made = program(body)
+    LegalizeArith().run(made)
+    (cas,) = [op for op in made.root.walk() if isinstance(op, tile.AtomicOp)]
+    assert cas.compare is not None
+    assert cas.value.shape == cas.compare.shape == (4,)

@@ -17,7 +17,7 @@ from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.legalize_layouts import LegalizeLayouts, _reshaped_before
+from tiledsl.passes.legalize_layouts import LegalizeLayouts, _fits_into, _reshaped_before
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:
@@ -107,7 +107,7 @@ def test_reductions_behind_a_reshape_are_relaid(name: str) -> None:
     assert any(op.relaid for op in of(ops, tensor.ReduceOp))
 
 
-def picking(place: str, dtype: str = "float32", rows: int = 2) -> Any:
+def picking(place: str, dtype: str = "float32", rows: int = 2, expression: str = "") -> Any:
     text = f"""
 @T.prim_func
 def main(A: T.Tensor(({rows * 32},), {dtype!r}), N: T.Tensor((4,), "int32"), O: T.Tensor((64,), {dtype!r})):
@@ -117,7 +117,7 @@ def main(A: T.Tensor(({rows * 32},), {dtype!r}), N: T.Tensor((4,), "int32"), O: 
         t = T.reshape(flat, ({rows}, 4, 8))
         for k in T.serial(2):
             for i, j in T.Parallel(2, 4):
-                O[k * 32 + i * 4 + j] = t[{place}]
+                O[k * 32 + i * 4 + j] = {expression or f't[{place}]'}
 """
     return tiledsl.parse(text)
 
@@ -141,6 +141,25 @@ def test_one_place_of_an_axis_is_gathered(place: str, dtype: str) -> None:
 def test_places_that_may_lie_outside_and_large_tiles_are_searched() -> None:
     assert any(op.relaid for op in of(lowered(picking("i, N[k], j")), tensor.ReduceOp))
     assert any(op.relaid for op in of(lowered(picking("i, 1, j", rows=512)), tensor.ReduceOp))
+    guarded = "T.if_then_else(k + {0} < 4, t[i, k + {0}, j], 0)"
+    for start, searched in ((2, False), (3, True)):  # 4 is one too many
+        program = picking("", expression=guarded.format(start))
+        assert any(op.relaid for op in of(lowered(program), tensor.ReduceOp)) is searched
+    for rows, dtype, searched in ((256, "float32", False), (512, "float16", False), (512, "float64", True)):
+        reductions = of(lowered(picking("i, 1, j", dtype, rows)), tensor.ReduceOp)
+        assert any(op.relaid for op in reductions) is searched
+
+
+@pytest.mark.parametrize(
+    ("shape", "limit", "fits"),
+    [
+        ((4, 8), (4, 8), True), ((4, 8), (8, 8), True), ((8, 8), (4, 8), False), ((4, 8), (8, 4), False),
+        ((4, 1, 8), (32, 2), True), ((4, 2, 8), (32, 2), False), ((4,), (1, 8), True), ((4, 2), (8,), False),
+        ((1, 1), (1,), True), ((1, 4), (1, 1, 1), False),
+    ],
+)  # fmt: skip
+def test_a_layout_has_a_thread_for_each_element(shape: tuple[int, ...], limit: tuple[int, ...], fits: bool) -> None:
+    assert _fits_into(shape, limit) is fits
 
 
 def test_products_of_float64_are_cut_off_from_narrow_numbers() -> None:

@@ -403,3 +403,13 @@ def test_what_the_host_divides_upwards_and_what_it_counts() -> None:
     (launch,) = [op for op in program.root.body if isinstance(op, triton.LaunchOp)]
     assert [launch.arguments[number].name for number in launch.unspecialized] == ["most"]
     assert len(launch.arguments) == 4 and not any("%sum" in line for line in host)
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [(None, False), (Target("cuda", 80), False), (Target("cuda", 90), True), (Target("interpret"), False)],
+)
+def test_dependent_launches_are_a_hint_for_targets_that_have_them(target: Target | None, kept: bool) -> None:
+    program = lower("64*128*float16, global", ROWS, kernel='options = (("launch_pdl", 1),)', target=target)
+    (launch,) = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
+    assert ("launch_pdl" in dict(launch.options)) is kept

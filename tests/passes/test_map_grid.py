@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tiledsl.dialects import arith, tile
+from tests.passes.ir_cases import program as ir_program
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Program, parse_program
@@ -132,3 +133,19 @@ def test_a_grid_folds_where_its_second_dimension_is_larger_than_cuda_allows(exte
     MapGrid(persistent=0).run(made)
     (kernel,) = (op for op in made.root.walk() if isinstance(op, tile.KernelOp))
     assert len(kernel.grid) == dimensions
+
+
+@pytest.mark.parametrize(("semantics", "persists"), [("relaxed", True), ("acquire", False), ("acq_rel", False)])
+def test_grids_whose_blocks_may_wait_for_each_other_do_not_persist(semantics: str, persists: bool) -> None:
+    body = f'%old = tile.atomic %c1, %N[%bx] {{kind = "add", semantics = "{semantics}"}} : int32'
+    made = ir_program(body, grid=(64,))
+    MapGrid(persistent=1).run(made)
+    assert any(isinstance(op, scf.ForOp) for op in made.root.walk()) is persists
+    (kernel,) = (op for op in made.root.walk() if isinstance(op, tile.KernelOp))
+    assert any("not persistent" in each for each in kernel.remarks) is not persists
+
+
+def test_a_grid_persists_only_where_that_is_asked_for_or_gains() -> None:
+    made = ir_program("tile.store %c1, %N[%bx]", grid=(64,))
+    MapGrid().run(made)
+    assert not any(isinstance(op, scf.ForOp) for op in made.root.walk())

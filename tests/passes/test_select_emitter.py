@@ -12,13 +12,15 @@ import tiledsl
 import tiledsl.language as T
 from benchmarks.programs.gemm import matmul
 from tests.autotune import kernels
+from tests.passes.ir_cases import program as ir_program
 from tests.support.example_modules import load_example
 from tiledsl import logs
 from tiledsl.analysis.gluon import support
 from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.passes.select_emitter import NotRecognised, _box_of
+from tiledsl.passes.select_emitter import NotRecognised, SelectEmitter, _box_of
+from tiledsl.runtime.target import Target
 
 F = "float32"
 
@@ -216,10 +218,18 @@ def two_products(kind: str) -> Any:
             v = T.alloc_shared((128, 64), "float16")
             scores = T.alloc_fragment((128, 128), "float32")
             column = T.alloc_fragment((128,), "float32")
+            half = T.alloc_fragment((128,), "float16")
             weights = T.alloc_fragment((128, 128), "float16")
             acc = T.alloc_fragment((128, 64), "float32")
             T.copy(Q[bx * 128, 0], q)
             T.clear(acc)
+            if kind in ("same buffers", "other buffers"):
+                for tile in T.Pipelined(2, num_stages=2):
+                    T.copy((K if kind == "same buffers" else V)[tile * 128, 0], k)
+                    T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+                    T.copy(scores, weights)
+                    T.copy(V[tile * 128, 0], v)
+                    T.gemm(weights, v, acc)
             for tile in T.Pipelined(4, num_stages=2):
                 T.copy(K[tile * 128, 0], k)
                 T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
@@ -230,6 +240,10 @@ def two_products(kind: str) -> Any:
                 if kind == "three":
                     T.gemm(q, k, scores, transpose_B=True)
                 T.copy(scores, weights)
+                if kind == "narrow":
+                    T.reduce_max(weights, half, dim=1)
+                    for i, j in T.Parallel(128, 128):
+                        weights[i, j] -= half[i]
                 T.copy(V[tile * 128, 0], v)
                 T.gemm(weights, v, acc)
             T.copy(acc, O[bx * 128, 0])
@@ -239,7 +253,14 @@ def two_products(kind: str) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("rows", ""), ("columns", "a reduction over rows"), ("three", "a loop has 3 products instead of 2")],
+    [
+        ("rows", ""),
+        ("columns", "a reduction over rows"),
+        ("three", "a loop has 3 products instead of 2"),
+        ("narrow", "a reduction by max of float16"),
+        ("same buffers", ""),
+        ("other buffers", "the loops read different buffers"),
+    ],
 )
 def test_what_stands_between_the_products(kind: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "tiledsl"):
@@ -337,6 +358,7 @@ def test_launch_options_of_the_program_are_told_too() -> None:
         ("64*128*float16, global", True), ("64*8*float16, global", True), ("64*4*float16, global", False),
         ("64*128*float16, global, strides(256, 1)", False), ("64*128*float16, global, strides(128, 1)", False),
         ("64*m*float16, global", False), ("2*2*2*2*64*128*float16, global", False), ("128*float16, global", False),
+        ("2*64*128*float16, global", True), ("2*2*64*128*float16, global", True),
     ],
 )  # fmt: skip
 def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
@@ -357,3 +379,22 @@ def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
     (load,) = (op for op in parse_program(text).root.walk() if isinstance(op, tile.LoadOp))
     with contextlib.nullcontext() if is_box else pytest.raises(NotRecognised):
         _box_of(load, load.out.type)
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "named"),
+    [
+        ({}, Target("cuda", 90), {"reciprocal", "rescaling"}),
+        ({"fast_math": False}, Target("cuda", 90), {"rescaling"}),
+        ({"rescale": "lazy"}, Target("cuda", 90), {"reciprocal", "rescaling"}),
+        ({"rescale": "each"}, Target("cuda", 90), {"reciprocal"}),
+        ({"rescale": "late", "fast_math": False}, Target("cuda", 90), set()),
+        ({"backend": "gluon"}, Target("cuda", 90), {"reciprocal", "rescaling"}),
+        ({"backend": "triton"}, Target("cuda", 90), set()),
+        ({}, Target("cuda", 80), set()),
+        ({}, Target("interpret"), set()),
+    ],
+)
+def test_what_a_certificate_allows_for(options: dict[str, Any], target: Target, named: set[str]) -> None:
+    program = ir_program("", target=target)
+    assert SelectEmitter(**options).allowances(program) == named

@@ -76,6 +76,25 @@ def test_a_source_outside_of_the_group_is_moved_into_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "moved"), [(0, 7, False), (0, 8, True), (-1, 7, True), (-1, 6, True), (-3, -1, True), (9, 12, True)]
+)
+def test_a_source_is_moved_into_the_group_unless_it_is_known_to_be_there(low: int, high: int, moved: bool) -> None:
+    places = f"%p = arith.floormod %tx, %c{high - low + 1} : int32 %q = arith.add %p, %c{low} : int32"
+    body = f"{LOAD} {places} %y = thread.shuffle %x, %q {{group = 8}} : float32 tile.store %y, %B[%tx]"
+    found = lines(body)
+    assert any(line.startswith("%0 = arith.min %q, %c7") for line in found) is moved
+    assert any(line.startswith("%1 = arith.max %0, %c0") for line in found) is moved
+
+
+@pytest.mark.parametrize(("group", "differs"), [(32, True), (64, False), (128, False)])
+def test_what_a_group_reduces_differs_between_groups(group: int, differs: bool) -> None:
+    """A tile that holds it has a row for each thread where it does."""
+    body = f"""{LOAD} %y = thread.reduce %x {{kind = "sum", group = {group}}} : float32
+               tile.store %y, %own[] %z = tile.load %own[] : float32 tile.store %z, %B[%tx]"""
+    assert any("%own_1 = tile.alloc : buffer<64*float32, fragment>" in line for line in lines(body)) is differs
+
+
 def test_a_reduction_of_a_group_and_of_all() -> None:
     body = f"""{LOAD} %y = thread.reduce %x {{kind = "sum", group = 32}} : float32 tile.store %y, %B[%tx]
                %z = thread.reduce %x {{kind = "max", group = 64}} : float32 tile.store %z, %B[%c0]

@@ -363,10 +363,6 @@ def _division(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:
     return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
 
 
-def _product(op: arith.MulOp, a: Interval, b: Interval) -> Interval:
-    return Interval(a.lo * b.lo, a.hi * b.hi) if a.lo >= 0 and b.lo >= 0 else _corners(a, b, arith.MulOp)
-
-
 def _masked(op: arith.AndOp, a: Interval, b: Interval) -> Interval | None:
     limits = [each.hi for each in (a, b) if each.lo >= 0]  # a non-negative operand masks the sign away
     return Interval(0, min(limits)) if limits else None
@@ -404,7 +400,7 @@ _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     gluon.LongestFirstOp: lambda op, extent, others: Interval(0, max(extent.hi, others.hi) - 1),
     arith.AddOp: lambda op, a, b: Interval(a.lo + b.lo, a.hi + b.hi),
     arith.SubOp: lambda op, a, b: Interval(a.lo - b.hi, a.hi - b.lo),
-    arith.MulOp: _product,
+    arith.MulOp: lambda op, a, b: _corners(a, b, arith.MulOp),
     arith.FloorDivOp: _division,
     arith.TruncDivOp: _division,
     arith.CeilDivOp: lambda op, a, b: _division(op, Interval(a.lo + b.lo - 1, a.hi + b.hi - 1), b),

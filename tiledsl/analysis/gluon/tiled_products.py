@@ -83,7 +83,7 @@ def find_tiled_product(body: Region) -> TiledProduct:
     check_supported(body)
     fors = [op for op in body if isinstance(op, scf.ForOp)]
     dots = [op for op in body.walk() if isinstance(op, tensor.DotOp)]
-    if len(fors) != 1 or len(dots) != 1 or dots[0].parent is not fors[0].body:
+    if len(fors) != 1 or [dot.parent for dot in dots] != [loop.body for loop in fors]:
         raise NotRecognised(f"{len(dots)} products and {len(fors)} loops are not one product in one loop")
     (loop,), (dot,) = fors, dots
     if constant_of(loop.step) != 1:

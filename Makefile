@@ -8,6 +8,7 @@ VENV := .venv
 VENV36 := .venv-triton36
 TOOLS := .venv-tools
 VENVDOCS := .venv-docs
+export PYTHONDONTWRITEBYTECODE := # else each process that a test starts compiles the package anew
 
 ifdef USE
 RUN := PYTHONPATH="$(CURDIR)" $(USE)

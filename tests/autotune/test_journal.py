@@ -215,3 +215,21 @@ def test_files_are_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["best.json"]
     with pytest.raises(ValueError):
         journal.write_json(path, {"a": math.inf})
+
+
+@pytest.mark.parametrize("value", ["text", 5, 2.5, True, [1], {"a": 1}, 1 << 63, -(1 << 63)])
+@pytest.mark.parametrize(
+    "name", ["message", "timing", "rounds", "verified", "by_rank", "resources", "max_error", "doubts"]
+)
+def test_a_field_of_another_type_makes_no_trial(name: str, value: Any) -> None:
+    fits = {
+        "message": [str], "timing": [str], "rounds": [int], "verified": [bool], "by_rank": [list],
+        "resources": [dict], "max_error": [int, float], "doubts": [dict],
+    }[name]  # fmt: skip
+    record = {**journal.encode(FULL), name: value}
+    large = type(value) is int and abs(value) >= 1 << 63 and name != "max_error"
+    if type(value) in fits and not large and not (name == "max_error" and value < 0):
+        assert getattr(journal.decode(0, FULL.config, record), name) == value
+    else:
+        with pytest.raises(ValueError):
+            journal.decode(0, FULL.config, record)

@@ -100,3 +100,15 @@ def test_an_error_that_all_configurations_have_is_the_programs() -> None:
     _raise_shared([ValueError("odd"), ValueError("odd")])
     with pytest.raises(TileError, match=r"too wide\n.*so in all 2 configurations"):
         _raise_shared([TileError("too wide"), TileError("too wide")])
+
+
+def test_what_has_ended_before_keeps_its_outcome() -> None:
+    problem = problem_of({"broken": 1, "block": 16}, {"broken": 0}, {"broken": 1, "block": 32})
+    trials = [
+        Trial(index, config, build=partial(problem.build, config, problem.target))
+        for index, config in enumerate(problem.configs)
+    ]
+    trials[0].fail("timeout", "it took too long")
+    assert prune_and_order(trials, problem) == [1]
+    assert [(trial.status, trial.message[:7]) for trial in trials[:2]] == [("timeout", "it took"), ("new", "")]
+    assert trials[2].status == "compile_error"

@@ -20,7 +20,7 @@ from tests.autotune.programs import scale_builder
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import artifacts, cache
 from tiledsl.autotuner.storage.cache import CachedResult
-from tiledsl.autotuner.storage.key import Key
+from tiledsl.autotuner.storage.key import Key, differences
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
 from tiledsl.kernels.stored import describe_call
@@ -425,3 +425,25 @@ def test_what_calls_need_is_saved_where_json_has_it(tmp_path: Path) -> None:
     (tmp_path / "launch.json").unlink()
     kernel.pass_configs = {"a pair": (1, 2)}  # which JSON would make a list
     assert artifacts._save_launch(tmp_path, trial, of_a_file) == [] and not list(tmp_path.iterdir())
+
+
+def test_keys_are_equal_by_what_a_result_depends_on() -> None:
+    assert Key("matmul", FIELDS, exact=True) == KEY == Key("matmul", dict(FIELDS))
+    assert KEY.exact is False
+    assert changed(gpu="another") != KEY and Key("softmax", FIELDS) != KEY
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ({"a": {"M": 1, "N": 2}}, {"a": {"M": 1, "N": 3}}, {"a.N": (2, 3)}),
+        ({"a": {"M": 1}}, {"a": 4}, {"a": ({"M": 1}, 4)}),
+        ({"a": {"M": 1}}, {}, {"a": ({"M": 1}, None)}),
+        ({"a": 4}, {"a": {"M": 1}}, {"a": (4, {"M": 1})}),
+        ({}, {"a": {"M": 1}}, {"a": (None, {"M": 1})}),
+        ({"a": {"M": 1}, "b": (1, 2)}, {"b": [1, 2], "a": {"M": 1}}, {}),
+        ({"a": {}}, {"a": {"M": None, "N": 0}}, {"a.N": (None, 0)}),
+    ],
+)
+def test_which_fields_differ(old: dict[str, Any], new: dict[str, Any], found: dict[str, Any]) -> None:
+    assert differences(old, new) == found

@@ -130,3 +130,19 @@ def test_a_break_behind_a_loop_that_ran_while_building_leaves_the_outer_one(loop
         for each, number in ((loop, "i"), ("pass", "2"))
     )
     assert made == wanted
+
+
+def test_a_set_that_is_written_out_holds_its_elements() -> None:
+    kernel = build(
+        inside("A[0] = 1 if 3 in {1, 1 + 2} else 2\nA[1] = len({1, 1, 2})\nA[2] = 1 if 3 in {*[1, 2]} else 2")
+    )
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    kernel(a, b, 0)
+    assert a[:3].tolist() == [1, 2, 2]
+
+
+def test_a_branch_reads_a_name_before_it_gives_it_to_another_value() -> None:
+    kernel = build(inside("k = 3\nif n > 2:\n    A[0] = k\n    k = 4\n    A[1] = k"))
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    kernel(a, b, 5)
+    assert a[:2].tolist() == [3, 4]

@@ -76,6 +76,10 @@ def test_names_that_a_body_binds_are_no_parameters() -> None:
     body(text)
     with pytest.raises(TileError, match=r"inner has no value.*nor a parameter that was given"):
         body("f = lambda x: (inner := x)\nB[1, 0] = f(2) + inner")
+    body("f = lambda x, y=2: x + y\nB[1, 0] = f(2)")
+    for unbound in ("lambda x: x + other", "lambda x=other: x", "[x + other for x in range(2)][0]"):
+        with pytest.raises(TileError, match=r"^[^(]*other has no value"):
+            body(f"f = {unbound}\nB[1, 0] = 2")
 
 
 def test_dynamic_dimensions() -> None:

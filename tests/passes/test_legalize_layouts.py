@@ -108,6 +108,7 @@ def test_reductions_behind_a_reshape_are_relaid(name: str) -> None:
 
 
 def picking(place: str, dtype: str = "float32", rows: int = 2, expression: str = "") -> Any:
+    picked = expression or f"t[{place}]"
     text = f"""
 @T.prim_func
 def main(A: T.Tensor(({rows * 32},), {dtype!r}), N: T.Tensor((4,), "int32"), O: T.Tensor((64,), {dtype!r})):
@@ -117,7 +118,7 @@ def main(A: T.Tensor(({rows * 32},), {dtype!r}), N: T.Tensor((4,), "int32"), O: 
         t = T.reshape(flat, ({rows}, 4, 8))
         for k in T.serial(2):
             for i, j in T.Parallel(2, 4):
-                O[k * 32 + i * 4 + j] = {expression or f't[{place}]'}
+                O[k * 32 + i * 4 + j] = {picked}
 """
     return tiledsl.parse(text)
 

@@ -27,7 +27,7 @@ from tiledsl.ir import pass_manager
 from tiledsl.ir.pass_manager import PASSES, Pass, Program
 from tiledsl.passes import PIPELINE, default_pipeline, specs
 from tiledsl.passes.cse import Cse
-from tiledsl.passes.user_passes import identity, normalised, types_in
+from tiledsl.passes.user_passes import _is_users, identity, normalised, types_in
 
 FILE = str(Path(__file__).resolve().parents[1] / "support/pass_of_a_user.py")
 PLACE = "after:promote-buffers"
@@ -224,6 +224,10 @@ for _each in (Listed, Shouting):
     [
         ([Nothing()], '; it must be a dict such as passes={"after:promote-buffers": [MyPass()]}'),
         ({"promote-buffers": [Nothing()]}, "'promote-buffers' is no place in the pipeline"),
+        (
+            {"before:elaborate": [Nothing()]},
+            "'before:elaborate': the pipeline has no pass 'elaborate'; it has canonicalize",
+        ),
         (
             {"after:promotion": [Nothing()]},
             "'after:promotion': the pipeline has no pass 'promotion'; it has canonicalize",
@@ -444,3 +448,11 @@ def test_passes_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 for _each in (Picky, Bare):
     del PASSES[_each.name]
+
+
+def test_code_of_modules_that_are_no_files_is_not_the_users() -> None:
+    made = ModuleType("made")
+    assert not _is_users(made, "made") and not _is_users(made, "other")
+    made.__file__ = __file__
+    assert _is_users(made, "other")
+    assert not _is_users(json, "json") and not _is_users(pytest, "other")

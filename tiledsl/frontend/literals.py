@@ -135,7 +135,7 @@ class _FormatScanner:
 
         while self.at < end:
             char = text[self.at]
-            doubled = self.at + 1 < end and text[self.at + 1] == char
+            doubled = text[self.at + 1] == char  # behind the last one is the end of the string or the field
             if char == "\\" and not self.raw:
                 stop = self.at + 2
                 if text.startswith("N{", self.at + 1):

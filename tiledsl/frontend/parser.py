@@ -143,8 +143,7 @@ def _parse_inner(text: str, line: int, column: int) -> syntax.Expression:
 
 
 def _clean(text: str, file: str) -> str:
-    if "\r" in text:
-        text = _NEWLINES.sub("\n", text)
+    text = _NEWLINES.sub("\n", text)
     if text.startswith("\ufeff"):
         text = text[1:]
     at = text.find("\0")

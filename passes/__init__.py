@@ -19,6 +19,7 @@ from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_layouts import LegalizeLayouts
 from tiledsl.passes.licm import Licm
 from tiledsl.passes.limit_registers import LimitRegisters
+from tiledsl.passes.limit_warps import LimitWarps
 from tiledsl.passes.lower_exchanges import LowerExchanges
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
@@ -63,6 +64,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
     PeelLoops,  # masks that are left now, of loads through pointers and of what is computed
     LimitRegisters,  # of what is not in Gluon
+    LimitWarps,  # of kernels that reduce; what they load has its masks and its final shapes
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
     OrderAccesses,  # barriers between threads: the loops are those that will run now

@@ -1,0 +1,153 @@
+"""limit-warps: how many warps kernels that reduce get, and which keep theirs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.errors import TileError
+
+
+def columns(rows: int, width: int, dtype: str = "float16", threads: int = 256, **launch: Any) -> T.PrimFunc:
+    """Sums of the columns of a tile."""
+
+    @T.prim_func
+    def columns(X: T.Tensor((8 * rows, width), dtype), Y: T.Tensor((8, width), "float32")):
+        with T.Kernel(8, threads=threads, **launch) as bx:
+            x = T.alloc_fragment((rows, width), "float32")
+            s = T.alloc_fragment((width,), "float32")
+            T.copy(X[bx * rows, 0], x)
+            T.reduce_sum(x, s, dim=0)
+            T.copy(s, Y[bx, 0])
+
+    return columns
+
+
+def rows(count: int, width: int, dtype: str = "float16", threads: int = 256) -> T.PrimFunc:
+    """Sums of the rows of a tile."""
+
+    @T.prim_func
+    def rows(X: T.Tensor((8 * count, width), dtype), Y: T.Tensor((8 * count,), "float32")):
+        with T.Kernel(8, threads=threads) as bx:
+            x = T.alloc_fragment((count, width), "float32")
+            s = T.alloc_fragment((count,), "float32")
+            T.copy(X[bx * count, 0], x)
+            T.reduce_sum(x, s, dim=1)
+            T.copy(s, Y[bx * count])
+
+    return rows
+
+
+def warps(program: T.PrimFunc, target: str = "cuda:90", **options: Any) -> int:
+    source = tiledsl.compile(program, target=target, pass_configs=options).source
+    (found,) = re.findall(r"num_warps=(\d+)", source)
+    return int(found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "dtype", "expected"),
+    [
+        (32, 128, "float16", 1), (32, 256, "float16", 2), (32, 512, "float16", 4), (32, 128, "float32", 1),
+        (32, 256, "float32", 2), (32, 256, "int8", 2), (64, 128, "float16", 2), (64, 128, "float8_e4m3fn", 2),
+        (128, 128, "float16", 4), (256, 128, "float16", 8), (4, 512, "bfloat16", 2), (4, 4096, "float16", 8),
+        (2, 64, "float16", 8),
+    ],
+)  # fmt: skip
+def test_sums_of_columns_have_no_more_warps_than_columns(rows: int, width: int, dtype: str, expected: int) -> None:
+    """One for each 512 bytes of a row, but no more than 128 elements for a thread; (2, 64) has one for each anyway."""
+    assert warps(columns(rows, width, dtype)) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "dtype", "expected"),
+    [
+        (1, 1024, "float16", 4), (1, 1024, "float32", 8), (1, 512, "float16", 2), (4, 1024, "float16", 8),
+        (1, 2048, "float16", 8), (1, 256, "float32", 8), (2, 256, "float16", 2),
+    ],
+)  # fmt: skip
+def test_sums_of_rows_have_no_more_threads_than_vectors(count: int, width: int, dtype: str, expected: int) -> None:
+    assert warps(rows(count, width, dtype)) == expected
+
+
+def test_fewer_threads_stay() -> None:
+    assert warps(columns(32, 256, threads=32)) == 1
+    assert warps(columns(32, 512, threads=64)) == 2
+    assert warps(columns(32, 512, threads=128)) == 4
+
+
+def test_what_the_program_or_an_option_says_stays() -> None:
+    assert warps(columns(32, 128, num_warps=8)) == 8
+    assert warps(columns(32, 128), **{"lower-to-triton.num_warps": 4}) == 4
+    assert warps(columns(32, 128), **{"limit-warps.mode": "off"}) == 8
+    assert warps(columns(32, 128), target="hip:gfx942") == 4  # of 64 threads
+    with pytest.raises(TileError, match=r"limit-warps.mode is 'some'; it must be one of auto, off"):
+        warps(columns(32, 128), **{"limit-warps.mode": "some"})
+
+
+@T.prim_func
+def scanned(X: T.Tensor((32, 128), "float16"), Y: T.Tensor((32, 128), "float32"), Z: T.Tensor((128,), "float32")):
+    with T.Kernel(1, threads=256):
+        x = T.alloc_fragment((32, 128), "float32")
+        s = T.alloc_fragment((128,), "float32")
+        T.copy(X, x)
+        T.cumsum(x, dim=0)
+        T.reduce_sum(x, s, dim=0)
+        T.copy(x, Y)
+        T.copy(s, Z)
+
+
+@T.prim_func
+def multiplied(X: T.Tensor((32, 128), "float16"), Y: T.Tensor((32, 32), "float32"), Z: T.Tensor((128,), "float32")):
+    with T.Kernel(1, threads=256):
+        x = T.alloc_shared((32, 128), "float16")
+        y = T.alloc_fragment((32, 32), "float32")
+        s = T.alloc_fragment((128,), "float32")
+        T.copy(X, x)
+        T.gemm(x, x, y, transpose_B=True, clear_accum=True)
+        T.reduce_sum(x, s, dim=0)
+        T.copy(y, Y)
+        T.copy(s, Z)
+
+
+@T.prim_func
+def added(X: T.Tensor((32, 128), "float16"), Y: T.Tensor((32, 128), "float16")):
+    with T.Kernel(1, threads=256):
+        for i, j in T.Parallel(32, 128):
+            Y[i, j] = X[i, j] + 1.0
+
+
+@T.prim_func
+def by_thread(X: T.Tensor((256,), "float32"), Y: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=256):
+        t = T.get_thread_binding()
+        s = T.warp_reduce_sum(X[t])
+        if t % 32 == 0:
+            Y[t // 32] = s
+
+
+@pytest.mark.parametrize("program", [scanned, multiplied, added, by_thread], ids=lambda each: each.name)
+def test_kernels_of_other_kinds_stay(program: T.PrimFunc) -> None:
+    assert warps(program) == 8
+
+
+def test_tiles_that_a_loop_carries_are_held_too() -> None:
+    def carrying(count: int) -> T.PrimFunc:
+        @T.prim_func
+        def carrying(X: T.Tensor((64, 128), "float16"), Y: T.Tensor((128,), "float32")):
+            with T.Kernel(1, threads=256):
+                total = T.alloc_fragment((count, 128), "float32")
+                s = T.alloc_fragment((128,), "float32")
+                T.clear(total)
+                for k in T.serial(64 // count):
+                    for i, j in T.Parallel(count, 128):
+                        total[i, j] = total[i, j] + X[k * count + i, j]
+                T.reduce_sum(total, s, dim=0)
+                T.copy(s, Y)
+
+        return carrying
+
+    assert [warps(carrying(count)) for count in (8, 16, 32)] == [1, 1, 2]

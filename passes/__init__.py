@@ -14,6 +14,7 @@ from tiledsl.logs import note_once
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
+from tiledsl.passes.drop_repeated_masks import DropRepeatedMasks
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_layouts import LegalizeLayouts
@@ -55,6 +56,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Cse,
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
+    DropRepeatedMasks,  # selects that say what the masks of loads and stores say: before products look for their loads
     PredicateLoads,  # what branches of pipelined loops load: after guards, which may have been proved by the branch
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -12,11 +12,11 @@ from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, ScalarType, Shape, TensorType, broadcast_shapes, with_shape
+from tiledsl.ir.types import ELEMENTS, INT32, ScalarType, Shape, TensorType, broadcast_shapes, is_integer, with_shape
 from tiledsl.passes.tile_values import broadcast, converted, iota, reshaped
 
 
@@ -35,7 +35,8 @@ class LegalizeLayouts(Pass):
     gathered. A scan loses its dimensions
     of 1, and walks forwards through elements that a gather has turned round. One of several dimensions beside tiles of
     larger shapes, and every reduction behind a reshape, is `relaid`: Triton lays its operand out anew. An operand of a
-    product of float64 that comes from narrower numbers in memory passes through a sum over a dimension of 1. Why: the
+    product of float64 that comes from narrower numbers in memory passes through a sum over a dimension of 1. A while
+    that a launch with an integer of 1 may show never to run stands in a branch, with which Triton drops it. Why: the
     list in tiledsl/runtime/hazards.py.
     Needs:   lower-to-triton: the number of threads is known. Keeps: all results.
     """
@@ -63,6 +64,11 @@ class LegalizeLayouts(Pass):
             for dot in of_kinds(ops, tensor.DotOp):
                 if dot.a.dtype == "float64":
                     _cut_from_memory(dot)
+            numbers = {
+                each for each in launch.body.args if isinstance(each.type, ScalarType) and is_integer(each.dtype)
+            }
+            for loop in of_kinds(ops, scf.WhileOp):
+                _guard(loop, numbers)
 
 
 def _compute_flat(op: tensor.ReshapeOp) -> None:
@@ -260,6 +266,33 @@ def _sources(value: Value) -> list[Value]:
     if around is None or not is_carried:
         return handed_on(value)
     return [*handed_on(value), around.results[around.regions[-1].args.index(value) - isinstance(around, scf.ForOp)]]
+
+
+def _guard(loop: scf.WhileOp, numbers: Set[Value]) -> None:
+    """while c(%init) { A }  ==>  if c(%init) { while c { A } }, where c(%init) is computed from arguments alone or may
+    be known with them. A launch puts 1 in place of an argument that is 1."""
+    initial = dict(zip(loop.before.args, loop.inits))
+    condition = loop.before.terminator
+    assert isinstance(condition, scf.ConditionOp)
+    tests = [op for op in loop.before if op is not condition]
+    start = initial.get(condition.condition, condition.condition)
+    sources = reached([start], lambda value: [initial.get(each, each) for each in operands_of(value)])
+    if not all(op.is_pure for op in tests) or numbers.isdisjoint(sources):
+        return
+    builder = Builder.at(loop)
+    for op in tests:
+        builder.insert(op.clone(initial))
+    first, *handed = [initial.get(value, value) for value in condition.operands]
+    guarded, otherwise = Region(), Region()
+    branch = builder.insert(
+        scf.IfOp(first, result_types=[value.type for value in handed], regions=[guarded, otherwise])
+    )
+    for value, result in zip(loop.results, branch.results, strict=True):
+        result.name = value.name
+        value.replace_with(result)
+    guarded.insert(loop.detach())
+    scf.yielding(guarded, loop.results)
+    scf.yielding(otherwise, handed)
 
 
 def _looked_up(builder: Builder, source: Value, places: Value, shape: Shape) -> Value:

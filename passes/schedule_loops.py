@@ -82,7 +82,11 @@ def _may_hold(value: Value, others: Set[Value]) -> bool:
 def _keep_apart(launch: triton.LaunchOp) -> None:
     """Take `flatten` from loops that Triton fails to make one of."""
     for loop in launch.nests():
-        if isinstance(loop, scf.ForOp) and loop.flatten and (not _has_work_to_overlap(loop) or _hands_to_branch(loop)):
+        if (
+            isinstance(loop, scf.ForOp)
+            and loop.flatten
+            and (not _has_work_to_overlap(loop) or _branches_behind_loop(loop))
+        ):
             loop.set_attribute("flatten", False)
 
 
@@ -92,21 +96,14 @@ def _has_work_to_overlap(op: scf.ForOp) -> bool:
     return any(isinstance(loop, scf.ForOp) and not loop.is_pure for loop in op.nests()[1:])
 
 
-def _hands_to_branch(op: scf.ForOp) -> bool:
-    """Whether a branch at the end of a loop uses what is computed behind an inner loop, or products of that, which
-    Triton 3.6 fails to move along with it."""
-    behind: set[Value] = set()
+def _branches_behind_loop(op: scf.ForOp) -> bool:
+    """Whether a branch follows an inner loop. Triton 3.6 moves the branch into the one loop, and may give it results
+    there of which one of its sides yields none."""
     has_loop = False
-    for inner_op in op.body:
-        if isinstance(inner_op, scf.IfOp) and any(
-            not behind.isdisjoint(inner.operands) for region in inner_op.regions for inner in region.walk()
-        ):
+    for inner in op.body:
+        if has_loop and isinstance(inner, scf.IfOp):
             return True
-        if has_loop and not isinstance(inner_op, arith.ConstantOp):
-            behind.update(inner_op.results)
-        if isinstance(inner_op, scf.ForOp) and any(isinstance(inner, tensor.DotOp) for inner in inner_op.walk()):
-            behind.update(inner_op.results)
-        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in inner_op.nests())
+        has_loop = has_loop or any(isinstance(nested, scf.ForOp) for nested in inner.nests())
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,42 @@ def test_variables_that_begin_alike_are_carried(
     ttgir = tiledsl.compile(PROGRAMS[name].program, target="cuda:90").asm["ttgir"]
     loops = re.findall(r"= scf\.(?:for|while) .*?(?:iter_args)?\(([^)]*)\) (?:->|:)", ttgir)
     assert [len(each.split(",")) for each in loops] == [carried], ttgir
+
+
+@T.prim_func
+def counted(A: T.Tensor((16,), "float32"), O: T.Tensor((3, 4), "float32"), n: T.int32):
+    with T.Kernel(3, threads=128) as bx:
+        t = T.alloc_fragment((4,), "float32")
+        k = T.alloc_var("int32", 0)
+        T.clear(t)
+        while k < n // 2 * (bx + 1):
+            for i in T.Parallel(4):
+                t[i] = t[i] + A[k + i]
+            k = k + 1
+        T.copy(t, O[bx, :])
+
+
+@pytest.mark.parametrize("version", ["newest", "3.6"])
+def test_whiles_that_a_launch_with_1_never_runs_compile(
+    compile_modules: Callable[..., Any], version: str, request: pytest.FixtureRequest
+) -> None:
+    options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
+    module = tiledsl.compile(counted, target="cuda:90").module
+    (kernel,) = module.kernels
+    with_1 = dataclasses.replace(kernel, signature={**kernel.signature, "n": "constexpr"}, constexprs={"n": 1})
+    modules = {"counted": dataclasses.replace(module, kernels=(with_1,))}
+    ((_, error, ttgir),) = compile_modules(modules, full=False, **options)
+    assert not error and "tt.load" not in ttgir
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+def test_guarded_whiles_count(n: int) -> None:
+    a = torch.arange(16, dtype=torch.float32)
+    o = torch.full((3, 4), -1.0)
+    tiledsl.compile(counted, target="interpret")(a, o, n)
+    rows = torch.cat([a, torch.zeros(8)]).unfold(0, 4, 1)
+    expected = torch.stack([rows[: n // 2 * (block + 1)].sum(0) for block in range(3)])
+    torch.testing.assert_close(o, expected, rtol=0, atol=0)
 
 
 @T.prim_func

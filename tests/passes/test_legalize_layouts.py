@@ -11,10 +11,13 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import kernel_of, program
 from tests.support.hazard_programs import PROGRAMS
-from tiledsl.dialects import tensor
+from tiledsl.dialects import scf, tensor, triton
 from tiledsl.ir.core import Operation
 from tiledsl.ir.parser import parse_op
-from tiledsl.passes.legalize_layouts import _reshaped_before
+from tiledsl.ir.pass_manager import Program, parse_program
+from tiledsl.ir.printer import print_op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.legalize_layouts import LegalizeLayouts, _reshaped_before
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:
@@ -145,3 +148,52 @@ def test_products_of_float64_are_cut_off_from_narrow_numbers() -> None:
         (dot,) = of(lowered(PROGRAMS[name].program), tensor.DotOp)
         sums = [isinstance(value.op, tensor.ReduceOp) and value.op.source.shape[-1] == 1 for value in (dot.a, dot.b)]
         assert sums == cuts
+
+
+WHILE = """
+tile.func {{sym_name = "test", parameters = ("A", "n", "f")}} (%A: buffer<8*int32, global>, %n: int32, %f: float32) {{
+  %c1 = arith.constant {{value = 1}} : int32
+  triton.launch [%c1], [%A, %n, %f] {{sym_name = "k"}} (%a: *int32, %m: int32, %g: float32) {{
+    %c0 = arith.constant {{value = 0}} : int32
+    %x = triton.load %a : int32
+    %r, %s = scf.while [%c0, {start}] : int32, int32 (%i: int32, %j: int32) {{
+      {test}
+      %yes = arith.cmp %i, %t {{predicate = "lt"}} : bool
+      scf.condition %yes[%i, %t]
+    }} (%k: int32, %l: int32) {{
+      %next = arith.add %k, %l : int32
+      scf.yield [%next, %l]
+    }}
+    triton.store %a, %r
+    triton.store %a, %s
+  }}
+  scf.yield
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("start", "test", "guarded"),
+    [
+        ("%m", "%t = arith.add %j, %j : int32", True),
+        ("%c0", "%t = arith.mul %x, %m : int32", True),
+        ("%x", "%t = arith.add %j, %j : int32", False),  # what is loaded is not known
+        ("%x", "%t = arith.cast %g : int32", False),  # nor is a float
+        ("%m", "%t = triton.load %a : int32", False),  # whose test is not run twice
+    ],
+)
+def test_whiles_that_a_launch_may_show_never_to_run_are_guarded(start: str, test: str, guarded: bool) -> None:
+    root = parse_program(WHILE.format(start=start, test=test)).root
+    before = print_op(root)
+    LegalizeLayouts().run(Program(root))
+    verify(root)
+    if not guarded:
+        assert print_op(root) == before
+        return
+    (branch,) = of(list(root.walk()), scf.IfOp)
+    (loop,) = of(list(root.walk()), scf.WhileOp)
+    assert loop.parent is branch.then and [op.name for op in branch.then] == ["scf.while", "scf.yield"]
+    assert branch.then.terminator.operands == loop.results
+    assert [op.operands[1] for op in of(list(root.walk()), triton.StoreOp)] == branch.results
+    otherwise = branch.orelse.terminator.operands
+    assert otherwise[0] is loop.inits[0] and otherwise[1].op is branch.condition.op.operands[1].op
+    assert branch.condition.op.operands[0] is loop.inits[0] and otherwise[1].op.name == test.split()[2]

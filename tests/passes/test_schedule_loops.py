@@ -237,8 +237,12 @@ scf.yield
         (INNER.format(WORK), True),
         (INNER.format(PURE), False),  # which only computes
         (WORK, False),  # no loop inside
-        (INNER.format(WORK) + BRANCH.format("%y = arith.add %m, %c1 : int32"), False),  # of what is behind the loop
-        (INNER.format(WORK) + BRANCH.format("%y = arith.add %i, %c1 : int32"), True),
+        (INNER.format(WORK) + BRANCH.format("%y = arith.add %m, %c1 : int32"), False),
+        (BRANCH.format(INNER.format(WORK)), True),
+        (
+            BRANCH.format(INNER.format(WORK)) + "\n" + BRANCH.format(WORK).replace("%m", "%o").replace("%yes", "%also"),
+            False,
+        ),
         (BRANCH.format("%y = arith.add %m, %c1 : int32") + "\n" + INNER.format(WORK), True),
     ],
 )

@@ -229,6 +229,16 @@ def persistent_branch_after_loop(A: T.Tensor((5, 4), "float32"), O: T.Tensor((4,
                 O[bx, i] = t[i] * u[i]
 
 
+@case("flatten-before-branch", lambda n: np.where((np.arange(2) == 0) | (n[:1] != 9), 7, 0), map_grid__persistent=1)
+@T.prim_func
+def persistent_branch_by_block(N: T.Tensor((1,), "float32"), O: T.Tensor((2,), "float32")):
+    with T.Kernel(2, 2, threads=128) as (bx, by):
+        for _ in range(2):
+            O[0] = 7
+        if N[0] != 9 + bx:
+            O[by] = 7
+
+
 def _where_above(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     product = (a.astype(np.int8).astype(np.int32) @ b.astype(np.int8).astype(np.int32))[0]
     return np.stack([np.where(product[0] > np.float32(c[4 - block]), product, 0) for block in range(4)])

@@ -72,8 +72,7 @@ HAZARDS = (
     ),
     Hazard(
         "flatten-before-branch",
-        "fuse-nested-loops gives an if without results a yield of some, where a branch at the end of a loop uses what "
-        "is computed behind the inner loop",
+        "fuse-nested-loops may give an if behind the inner loop results, of which one of its sides yields none",
         "3.6",
         "passes/schedule_loops.py leaves such loops",
         _REFUSED,
@@ -104,7 +103,8 @@ HAZARDS = (
         "dead-while",
         "coalesce reads what the analysis of a loop's dead body does not have",
         "3.6",
-        "canonicalize removes a while whose condition is false for the initial values",
+        "canonicalize removes a while whose condition is false for the initial values; legalize-layouts guards one "
+        "of which a launch with an integer of 1 may show it",
         _REFUSED,
     ),
     Hazard(

@@ -81,12 +81,12 @@ def test_which_loops_are_divided_by_default(change: tuple[str, str], loops: int)
 
 def test_offsets_without_a_last_part_get_a_first_one() -> None:
     """Where only rows below 0 have masks and nothing wraps, the iterations without any are the last ones."""
-    near = "%m = arith.and %n, %c63 : int32\n%near = arith.sub %m, %c40 : int32\n"
+    near = "%m = arith.and %n, %c63 : int32\n%near = arith.sub %m, %c48 : int32\n"
     text = BODY.replace("%r = scf.for", f"{near}%r = scf.for").replace("%start, %row", "%near, %row")
     text = text.replace("%short, %above", "%above, %above").replace("%most, %below", "%most, %above")
     text = text.replace("%t = arith.select %long, %low, %s", "%t = arith.add %s, %low")
     tiles = [np.random.default_rng(0).integers(-4, 5, (64, 96)).astype(np.float32) for _ in range(2)]
-    for lengths in ([0, 63], [40, 39], [24, 25], [8, 1]):
+    for lengths in ([0, 63], [48, 47], [32, 33], [16, 1]):
         inputs = [*tiles, np.zeros(8, np.int32), np.array([*lengths, 0, 0, 0, 0, 0, 0], np.int32)]
         check_pass(PeelLoops(mode="all"), kernel(PARAMETERS, text), inputs)
     lines = after(PeelLoops(mode="all"), text, parameters=PARAMETERS)

@@ -14,6 +14,8 @@ from tiledsl.logs import note_once
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
+from tiledsl.passes.drop_repeated_masks import DropRepeatedMasks
+from tiledsl.passes.fold_unit_dims import FoldUnitDims
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_layouts import LegalizeLayouts
@@ -54,8 +56,10 @@ PIPELINE: tuple[type[Pass], ...] = (
     PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
     SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,
+    FoldUnitDims,  # before whatever looks at how many dimensions a tile has
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
+    DropRepeatedMasks,  # selects that say what the masks of loads and stores say: before products look for their loads
     PredicateLoads,  # what branches of pipelined loops load: after guards, which may have been proved by the branch
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two

@@ -63,10 +63,12 @@ def _useful_threads(kernel: tile.KernelOp) -> int | None:
     reductions = of_kinds(ops, tensor.ReduceOp)
     if not reductions or any(isinstance(op, _OTHERS) for op in ops):
         return None
-    loaded = [prod(load.out.shape) for load in of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)]
+    loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
+    loaded = [prod(load.out.shape) for load in loads]
     if max(loaded, default=0) <= kernel.threads:
         return None  # perhaps code for one thread, each with its element
-    carried = [prod(value.shape) for loop in of_kinds(ops, scf.ForOp, scf.WhileOp) for value in loop.carried]
+    loops: list[scf.ForOp | scf.WhileOp] = of_kinds(ops, scf.ForOp, scf.WhileOp)
+    carried = [prod(value.shape) for loop in loops for value in loop.carried]
     return max((sum(loaded) + sum(carried)) // _HELD, *map(_along, reductions))
 
 

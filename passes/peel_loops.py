@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tiledsl.analysis.affine import INDEX_DTYPES
-from tiledsl.analysis.dependence import stripped
+from tiledsl.analysis.affine import INDEX_DTYPES, is_position
+from tiledsl.analysis.dependence import depends_on, reached, stripped
 from tiledsl.analysis.linear import LinearForm, single_form
 from tiledsl.analysis.loop_masks import conditions_of
 from tiledsl.analysis.ranges import Ranges, dtype_interval
@@ -29,6 +29,7 @@ from tiledsl.passes.unused_options import changed, remark_unused
 MODES = ("auto", "off", "causal", "all")
 MEASURED_ARCH = 90
 MEASURED_TILES = 4  # without a mask, between a window's start and its end: with 2 it was slower, with 6 faster
+_OF_CONDITIONS = (arith.AndOp, arith.OrOp, arith.NotOp, tensor.BroadcastOp)
 _INT64 = ScalarType("int64")
 _log = logging.getLogger("tiledsl")
 
@@ -46,12 +47,14 @@ class PeelLoops(Pass):
     A condition qualifies if it compares sums of the loop index (with a constant factor), of values from outside the
     loop, and of values with a known range, such as positions in a tile. The loop is split where the condition starts or
     ceases to be the same for all elements: at the diagonal of causal attention, the start of a window, or a ragged last
-    tile. `mode` is "off"; "causal" (loops with masks that compare rows with columns, and all masks of those loops);
-    "all" (also loops whose masks only check tensor bounds); or "auto": on sm_90, "causal" for loops with matrix
-    products, unless a window is so narrow that few iterations have no mask. Innermost and pipelined loops are divided,
-    into three parts if both ends have masks. All parts keep their depth, so that the first loads of the last part are
-    in flight together. Loops that share a bound are one loop that the program itself divided; they are left alone. The
-    kernel's remarks say why a loop with such masks is left alone; with "all", why any loop is.
+    tile. `mode` is "off"; "causal" (loops with masks that compare rows with columns, or that select values up to a
+    length which is loaded or handed to the kernel, and all masks of those loops); "all" (also loops whose masks only
+    check tensor bounds); or "auto": on sm_90, "causal" for loops with matrix products, unless a window is so narrow
+    that few iterations have no mask. Innermost and pipelined loops are divided, into three parts if both ends have
+    masks. A first part that would be there for loaded offsets below 0 alone is left out: with such an offset, all
+    iterations run with their masks. All parts keep their depth, so that the first loads of the last part are in flight
+    together. Loops that share a bound are one loop that the program itself divided; they are left alone. The kernel's
+    remarks say why a loop with such masks is left alone; with "all", why any loop is.
     Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon are left alone.
     """
 
@@ -97,7 +100,17 @@ class PeelLoops(Pass):
         inside = list(loop.body.walk())
         if self.mode == "auto" and not of_kinds(inside, tensor.DotOp):
             return False
-        return any(_compares_rows_with_columns(op) for op in of_kinds(inside, arith.CmpOp))
+        comparisons: list[arith.CmpOp] = of_kinds(inside, arith.CmpOp)
+        return any(_compares_rows_with_columns(op) or _ends_at_a_length(op, loop) for op in comparisons)
+
+
+def _ends_at_a_length(op: arith.CmpOp, loop: scf.ForOp) -> bool:
+    """Whether values are selected by a comparison of the loop's positions with what only the kernel's data say."""
+    if op.lhs.dtype not in INDEX_DTYPES or not op.out.shape or all(map(is_position, op.operands)):
+        return False
+    users = reached([op.out], lambda value: [user.result for user in value.uses if isinstance(user, _OF_CONDITIONS)])
+    selected = (isinstance(user, arith.SelectOp) and user.condition is each for each in users for user in each.uses)
+    return any(selected) and depends_on(op.out, [loop.index])
 
 
 def _compares_rows_with_columns(op: arith.CmpOp) -> bool:
@@ -145,7 +158,11 @@ def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
     type = INT32 if largest <= dtype_interval("int32").hi and loop.index.type == INT32 else _INT64
     spare = max(count.divisor for count in counts)
     extra = 1 if largest + spare <= dtype_interval(type.dtype).hi else 0
-    _divide(loop, _tightest(counts), step, type, extra)
+    offsets = [one for each, own in kept if _is_offset(each.comparison) for one in own if not one.ends]
+    others = [count for count in counts if count not in offsets]
+    if not any(count.ends for count in others):  # nothing else would follow the iterations without masks
+        offsets, others = [], counts
+    _divide(loop, _tightest(others), _tightest(offsets), step, type, extra)
     for condition, _ in kept:
         out = condition.comparison.out
         out.replace_with(Builder.at(condition.comparison).constant(condition.wanted, out.type))
@@ -208,8 +225,16 @@ def _between(counts: list[_Count]) -> float:
     return most
 
 
-def _divide(loop: scf.ForOp, counts: list[_Count], step: int, type: ScalarType, extra: int) -> None:
-    """Put a copy before the loop, after it, or both, and let each run a part of the iterations."""
+def _is_offset(op: arith.CmpOp) -> bool:
+    """Whether a comparison only asks if a place that is loaded from memory lies in its tensor at all."""
+    return constant_of(op.rhs) is not None and not is_position(op.lhs)
+
+
+def _divide(
+    loop: scf.ForOp, counts: list[_Count], offsets: list[_Count], step: int, type: ScalarType, extra: int
+) -> None:
+    """Put a copy before the loop, after it, or both, and let each run a part of the iterations: the last one all, if
+    there are iterations that one of `offsets` counts."""
     at = Builder.at(loop)
     lower, upper = _as(at, loop.lower, type), _as(at, loop.upper, type)
 
@@ -223,6 +248,11 @@ def _divide(loop: scf.ForOp, counts: list[_Count], step: int, type: ScalarType, 
     last = _combined(at, arith.MinOp, ending)
     if first is not None and last is not None:
         last = at.insert(arith.MaxOp(first, last)).result
+    for each in offsets:
+        zero = at.constant(0, type)
+        is_below = at.insert(arith.CmpOp(_emit(at, each, type, extra), zero, predicate="gt")).result
+        assert last is not None
+        last = at.insert(arith.SelectOp(is_below, zero if first is None else first, last)).result
     assert loop.parent is not None
     if first is not None:
         start = split(first)
@@ -272,8 +302,9 @@ def _as(at: Builder, value: Value, type: ScalarType) -> Value:
 def _simplify_masks(program: Program) -> None:
     """Reduce masks to their conditions that may fail, each in its own shape; drop masks that always hold."""
     for op in program.root.walk():
-        if isinstance(op, arith.AndOp) and (constant_of(op.lhs) is True or constant_of(op.rhs) is True):
-            other = op.rhs if constant_of(op.lhs) is True else op.lhs
+        neutral = isinstance(op, arith.AndOp)
+        if isinstance(op, (arith.AndOp, arith.OrOp)) and any(constant_of(each) is neutral for each in op.operands):
+            other = op.rhs if constant_of(op.lhs) is neutral else op.lhs
             wide = Builder.at(op).insert(tensor.BroadcastOp(other, result_types=[op.out.type]))
             op.out.replace_with(wide.out)
         elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)) and op.mask is not None:

@@ -1,0 +1,103 @@
+"""Which conditions hold, element by element, wherever another one does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tiledsl.analysis.affine import INDEX_DTYPES, widens_index
+from tiledsl.analysis.linear import LinearForm, Reader, constant_form
+from tiledsl.analysis.ranges import Ranges
+from tiledsl.dialects import arith, tensor
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+
+_INVERSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+class _ExactReader(Reader):
+    """Sums of unbounded integers that are the values themselves: what may wrap stays a term."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+
+    def looks_through(self, op: Operation) -> bool:
+        return isinstance(op, tensor.BroadcastOp) or widens_index(op)
+
+    def holds(self, value: Value, form: LinearForm) -> bool:
+        op = value.op
+        if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)):
+            return self.ranges.never_wraps(op)
+        return op is not None and self.looks_through(op)
+
+
+@dataclass
+class Known:
+    """What holds of the elements of which `condition` does: sums that are not negative, and other conditions.
+
+    Conditions are bools of shapes that broadcast to each other, compared where both have an element.
+    """
+
+    ranges: Ranges
+    sums: list[LinearForm] = field(default_factory=list)
+    others: set[tuple[Value, bool]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, condition: Value, ranges: Ranges, truth: bool = True) -> Known:
+        """What holds where `condition` is `truth`."""
+        known = cls(ranges)
+        known._add(condition, truth)
+        return known
+
+    def _add(self, condition: Value, truth: bool) -> None:
+        op = condition.op
+        if isinstance(op, (arith.NotOp, tensor.BroadcastOp)):
+            self._add(op.source, truth is isinstance(op, tensor.BroadcastOp))
+        elif isinstance(op, arith.AndOp if truth else arith.OrOp):
+            self._add(op.lhs, truth)
+            self._add(op.rhs, truth)
+        else:
+            self.others.add((condition, truth))
+            self.sums += self._sums(op, truth) or ()
+
+    def implies(self, condition: Value, truth: bool = True) -> bool:
+        """Whether `condition` is `truth` for all these elements. False if that is not known."""
+        op, number = condition.op, constant_of(condition)
+        if number is not None:
+            return bool(number) is truth
+        if (condition, truth) in self.others:
+            return True
+        if isinstance(op, (arith.NotOp, tensor.BroadcastOp)):
+            return self.implies(op.source, truth is isinstance(op, tensor.BroadcastOp))
+        if isinstance(op, (arith.AndOp, arith.OrOp)):
+            sides = (self.implies(side, truth) for side in op.operands)
+            return all(sides) if truth is isinstance(op, arith.AndOp) else any(sides)
+        wanted = self._sums(op, truth)
+        return bool(wanted) and all(map(self._is_not_negative, wanted or ()))
+
+    def _is_not_negative(self, wanted: LinearForm) -> bool:
+        return any(_least_difference(wanted, each) >= 0 for each in self.sums)
+
+    def _sums(self, op: Operation | None, truth: bool) -> list[LinearForm] | None:
+        """The sums that are not negative where a comparison of indices is `truth`, and nowhere else; None if it is no
+        such comparison."""
+        if not isinstance(op, arith.CmpOp) or op.lhs.dtype not in INDEX_DTYPES:
+            return None
+        reader = _ExactReader(self.ranges)
+        lhs, rhs = reader.read(op.lhs), reader.read(op.rhs)
+        assert lhs is not None and rhs is not None  # what is not a sum is a term
+        less, more = rhs.plus(lhs, -1), lhs.plus(rhs, -1)
+        match op.predicate if truth else _INVERSE[op.predicate]:
+            case "eq":
+                return [less, more]
+            case "ne":
+                return None
+            case "lt" | "le" as predicate:
+                return [less.plus(constant_form(-1)) if predicate == "lt" else less]
+            case predicate:
+                return [more.plus(constant_form(-1)) if predicate == "gt" else more]
+
+
+def _least_difference(wanted: LinearForm, known: LinearForm) -> float:
+    """wanted - known, where that is a number; else less than all numbers."""
+    difference = wanted.plus(known, -1)
+    return difference.constant if difference.is_constant else float("-inf")

@@ -16,6 +16,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_sources
 
+LONGEST = 64  # computations between a select and its write
 # What a select keeps from a divisor, such as 0, must not come to it, even where nothing is written.
 _DIVISIONS = (arith.FloorDivOp, arith.CeilDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 
@@ -103,7 +104,9 @@ def _is_zero(value: Value) -> bool:
 def _mask_of_write(op: arith.SelectOp) -> Value | None:
     """The mask of the only write that a select is computed for, element by element."""
     value: Value = op.out
-    while len(value.uses) == 1:
+    for _ in range(LONGEST):
+        if len(value.uses) != 1:
+            break
         (user,) = value.uses
         if isinstance(user, (tile.StoreOp, tile.AtomicOp)):
             is_written = user.value is value and list(user.operands).count(value) == 1

@@ -49,6 +49,8 @@ def _fold(kernel: tile.KernelOp) -> bool:
         return False
     dims = _Dims()
     for op in ops:
+        dims.note_index(op)  # of all first: loops and branches stand before what they hold
+    for op in ops:
         dims.relate(op)
     dims.decide(values)
     if not dims.folded:
@@ -141,12 +143,16 @@ class _Dims:
             if op.operands[position] in self.indices:
                 self.uses.append((op, position, node))
 
+    def note_index(self, op: Operation) -> None:
+        if isinstance(op, (arith.Elementwise, tensor.IotaOp)) and _is_index(op, self.indices):
+            self.indices[op.results[0]] = 1 + max((self.indices.get(each, 0) for each in op.operands), default=0)
+
     def relate(self, op: Operation) -> None:
         """Join and keep dimensions of what an operation takes and gives."""
         tiles = [value for value in (*op.operands, *op.results) if value.shape and type(value.type) is not BufferType]
         match op:
-            case arith.Elementwise() | tensor.IotaOp() if _is_index(op, self.indices):
-                self.indices[op.results[0]] = 1 + max((self.indices.get(each, 0) for each in op.operands), default=0)
+            case arith.Elementwise() | tensor.IotaOp() if op.results[0] in self.indices:
+                pass
             case arith.ConstantOp() | tensor.ReshapeOp() | scf.YieldOp() | scf.ConditionOp():
                 pass
             case arith.Elementwise() | tensor.BroadcastOp() | tile.LoadOp() | tile.StoreOp() | tile.AtomicOp():

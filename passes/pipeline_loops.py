@@ -27,9 +27,11 @@ class PipelineLoops(Pass):
     Before:  %w = tile.load %W[%k, %columns]
     After:   %w = tile.load %W[%k, %columns] {eviction = "evict_first"}      (with streamed="evict_first")
 
-    `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. `streamed` is the policy for
-    tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing loops),
-    `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
+    `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. With `unroll` > 1, innermost
+    loops that have a depth, but neither products nor copies by hardware, are unrolled so many times and have no depth:
+    their loads go to registers, those of several iterations together, and not through shared memory. `streamed` is the
+    policy for tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing
+    loops), `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
     A loop that loads what it writes to global memory gets the depth 1: to load ahead would give old values.
     Needs:   select-access (a policy keeps a load from becoming a block load). Runs before map-grid, which combines the
              block indices.
@@ -39,6 +41,7 @@ class PipelineLoops(Pass):
     stages: int = 0
     streamed: str = ""
     reused: str = ""
+    unroll: int = 0
 
     def run(self, program: Program) -> None:
         for option in ("streamed", "reused"):
@@ -47,12 +50,17 @@ class PipelineLoops(Pass):
                 raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it must be {shown}")
         if self.stages < 0:
             raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
+        if self.unroll < 0 or self.unroll == 1:
+            raise TileError(f"pipeline-loops.unroll is {self.unroll}; it must be 2 or more iterations, or 0 for none")
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if targets_gluon(kernel):
-                remark_unused(kernel, changed(self, "stages", "streamed", "reused"))
+                remark_unused(kernel, changed(self, "stages", "streamed", "reused", "unroll"))
                 continue
             for op in kernel.walk():
                 if isinstance(op, scf.ForOp):
+                    if self.unroll and op.num_stages > 1 and _needs_no_pipeline(op):
+                        op.set_attribute("num_stages", 0)
+                        op.set_attribute("unroll", self.unroll)
                     _set_depth(op, kernel, self.stages)
                 elif isinstance(op, tile.LoadOp) and op.out.shape and not (op.eviction or op.cache):
                     policy = self.streamed if _is_read_once(op, kernel) else self.reused
@@ -71,6 +79,12 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
                 remark = f"{name} is not pipelined, because it loads what it writes to {buffer.name}"
                 kernel.set_attribute("remarks", (*kernel.remarks, remark))
             loop.set_attribute("num_stages", 1)
+
+
+def _needs_no_pipeline(loop: scf.ForOp) -> bool:
+    """Whether a loop loads nothing that products read from shared memory or that hardware copies there."""
+    inside = [op for op in loop.walk() if op is not loop]
+    return not of_kinds(inside, tensor.DotOp, tile.LoadBlockOp, scf.ForOp, scf.WhileOp)
 
 
 def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:

@@ -133,6 +133,25 @@ def test_sums_that_may_wrap_are_not_compared() -> None:
     assert is_kept(of(compared("%more", "lt", "%c24"), "1x16", load=within))
 
 
+def test_conditions_of_conditions_take_no_time() -> None:
+    """Each is asked once, however often it is used, and deep ones are left alone."""
+    lines = [f"%d0 = {compared('%rows', 'lt', '%n')} : tensor<16x1xbool>"]
+    for number in range(1, 2001):
+        word, last = ("and", "or")[number % 2], number - 1
+        lines.append(f"%d{number} = arith.{word} %d{last}, %d{max(0, number - 2)} : tensor<16x1xbool>")
+    head = "\n".join(lines) + "\n" + LOAD
+    assert is_kept(of("arith.and %d2000, %d1999", "16x1", load=head))
+    assert not is_kept(of("arith.and %d40, %d39", "16x1", load=head))
+    assert not is_kept(
+        of(
+            "arith.and %low, %near",
+            load=head.replace("mask=%both", "mask=%deep").replace(
+                "%x =", "%deep = arith.and %both, %d2000 : tensor<16x16xbool>\n%x ="
+            ),
+        )
+    )
+
+
 COMPUTED = "%z = arith.select %c, %x, %c7.0 : tensor<16x16xfloat32>\n%y = arith.mul %z, %z : tensor<16x16xfloat32>\n"
 MASKED = "tile.store %y, %C[%rows, %columns] mask=%both {guarded = true}\n"
 

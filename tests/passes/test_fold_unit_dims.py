@@ -104,6 +104,37 @@ tile.store %q, %C[%i, %j]
     assert sum("tensor<16x8xfloat32> (%k: int32, %sum: tensor<16x8xfloat32>)" in line for line in lines) == 1
 
 
+def test_loops_and_branches_carry_indices() -> None:
+    text = """
+%b = arith.cmp %bx, %c1 {predicate = "lt"} : bool
+%start = arith.constant {value = 3} : tensor<16x1x1xint32>
+%r = scf.for %c0, %c3, %c1[%i] : tensor<16x1x1xint32> (%k: int32, %old: tensor<16x1x1xint32>) {
+  %more = arith.add %i, %k : tensor<16x1x1xint32>
+  tile.store %x, %C[%old, %j]
+  scf.yield [%more]
+}
+%q = scf.if %b : tensor<16x1x1xint32> {
+  %twice = arith.add %i, %i : tensor<16x1x1xint32>
+  tile.store %x, %C[%i, %j]
+  scf.yield [%twice]
+} {
+  scf.yield [%start]
+}
+%p, %s = scf.while [%i, %c0] : tensor<16x1x1xint32>, int32 (%m: tensor<16x1x1xint32>, %n1: int32) {
+  %go = arith.cmp %n1, %c2 {predicate = "lt"} : bool
+  %half = arith.add %i, %n1 : tensor<16x1x1xint32>
+  scf.condition %go[%half, %n1]
+} (%o: tensor<16x1x1xint32>, %n2: int32) {
+  %n3 = arith.add %n2, %c1 : int32
+  scf.yield [%i, %n3]
+}
+%u = arith.add %r, %q : tensor<16x1x1xint32>
+%v = arith.add %u, %p : tensor<16x1x1xint32>
+tile.store %y, %C[%v, %j]
+"""
+    assert not any("1x1x" in line or "x1x1" in line for line in lines_of(ROWS + text))
+
+
 def test_a_transpose_of_what_is_reshaped_keeps_its_order() -> None:
     text = """
 %p = tensor.iota {axis = 0} : tensor<4x1x1x1xint32>

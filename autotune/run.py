@@ -17,8 +17,9 @@ from tiledsl.autotuner.compiling.compile_pool import CompilePool, task_for
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
 from tiledsl.autotuner.compiling.duplicates import Duplicates
 from tiledsl.autotuner.forks import Ended, Forked
-from tiledsl.autotuner.group.ranks import Alone, Ranks
-from tiledsl.autotuner.group.trials import InStep, agree_on_trials
+from tiledsl.autotuner.group.ranks import Ranks
+from tiledsl.autotuner.group.trials import InStep, agree_on_trials, in_common
+from tiledsl.autotuner.left_out import prune_and_order
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.metrics import objective_of
@@ -26,17 +27,22 @@ from tiledsl.autotuner.measuring.runnable import runner
 from tiledsl.autotuner.numerics import Bits, settle_doubts
 from tiledsl.autotuner.predicting import model, prune
 from tiledsl.autotuner.predicting.work import work_of
-from tiledsl.autotuner.search import Strategy
+from tiledsl.autotuner.search import Strategy, make_strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
+from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
+from tiledsl.autotuner.verifying.certified import certified
 from tiledsl.autotuner.waiting import WAKE_SECONDS, Budget
 from tiledsl.digests import source_digest
+from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch_triton
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import TuningProblem
+    from tiledsl.autotuner.storage.store import Store
 
 _log = logging.getLogger("tiledsl")
 _LONG = 60.0  # seconds that checks in the interpreter may take before verify_at is suggested
@@ -45,29 +51,34 @@ _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask
 
 
 class TuningRun:
-    """Takes configurations from a strategy until it has no more, or the budget is used up.
+    """Kernels are compiled, checked and timed in processes, while a search goes on: until its strategy has no more, or
+    the budget is used up.
 
-    The default, which is the first configuration, is always tried. `ended` is called with each trial that ends. A trial
-    that fails costs nothing but itself; an error in ref_prog or in making the inputs ends the run, and so does Ctrl-C.
+    The default, which is the first configuration, is always tried. A trial that fails costs nothing but itself; an
+    error in ref_prog or in making the inputs ends the run, and so does Ctrl-C. A single kernel waits for no other rank,
+    so ranks need not time a configuration at the same moment; what each finds is brought together before the search
+    goes on, before the final round and after it. See task.Execution for the methods.
     """
 
     def __init__(
         self,
         problem: TuningProblem,
         trials: Sequence[Trial],
+        store: Store | None,
         ended: Callable[[Trial], None],
-        incumbent: int | None = None,
-        ranks: Ranks | None = None,
+        ranks: Ranks,
     ) -> None:
         self.problem = problem
         self.options, self.target = problem.options, problem.target
         self.trials = trials
         self.kernels: dict[int, Kernel] = {}  # of the trials that are not ended before
         self.ended = ended
-        self.incumbent = incumbent  # the winner of an earlier run
-        self._ranks: Ranks = ranks or Alone()  # that run the same
+        self._ranks = ranks  # that run the same
+        before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
+        self.incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
         self.measured = measure.is_measured(self.target, self.options)
         self.ref_latency: float | None = None
+        self._order: list[int] = []  # in which the search takes configurations, if the model knows nothing better
         self._events: queue.Queue[Any] = queue.Queue()
         self._compiling: set[int] = set()
         self._running: set[int] = set()
@@ -88,9 +99,51 @@ class TuningRun:
         self._bits: Bits | None = None
         self._reading: threading.Thread | None = None
         self._loading: threading.Thread | None = None
+        if self.options.metrics and not self.measured:
+            raise TileError(
+                f"autotune of {problem.name}: metrics are measured, and nothing is on {self.target} here",
+                notes=["leave out metrics and objective for this target, or tune on the GPU"],
+            )
+        if problem.started is not None:
+            problem.started(self)
 
-    def prepare(self) -> None:
-        """Have the processes start: they take longer than it takes to know the first configurations. `go` or `close`
+    def prune(self) -> None:
+        """The processes start meanwhile, once the forks are made that look at configurations: a fork of a process that
+        has just started threads may wait for a lock that one of them held."""
+        meanwhile = self._prepare if any(trial.status == "new" for trial in self.trials) else None
+        try:
+            self._order = prune_and_order(self.trials, self.problem, meanwhile)
+        except BaseException:
+            self._close()
+            raise
+        if self._ranks.size > 1:
+            self._order = in_common(self._ranks, self.trials, self._order)
+
+    def run(self) -> None:
+        order, options, configs = self._order, self.options, self.problem.configs
+        lacks_final_round = self.measured and selection.lacks_final_round(self.trials)
+        if not order and not lacks_final_round and options.numerics is None:
+            self._close()
+            return
+        count = len(self.trials)
+        self._go(make_strategy(options.search, count, order, options.max_trials, 0, configs, options.budget))
+
+    def choose(self) -> CachedResult:
+        for trial in self.trials:
+            if trial.same_as is not None:
+                trial.share(self.trials[trial.same_as])
+
+        def winner() -> Trial | None:
+            found = selection.winner(self.trials, self.incumbent, self.options.min_improvement)
+            return None if found is None else self.trials[self._ranks.exchange("the winner", found.index)[0]]
+
+        options = self.options
+        best = certified(self.trials, winner, options.timeout, self._ranks) if options.verify else winner()
+        kind = "measured" if self.measured else "estimated"
+        return CachedResult(list(self.trials), kind, self.ref_latency, None if best is None else best.index)
+
+    def _prepare(self) -> None:
+        """Have the processes start: they take longer than it takes to know the first configurations. `_go` or `_close`
         comes next."""
         if self._rig is None and (self.measured or self.options.checks):
             self._rig = measure.MeasurementBackend(self.target, self.options, self._events)
@@ -98,13 +151,13 @@ class TuningRun:
             expected = sum(trial.status == "new" for trial in self.trials)
             self._compiler = CompilePool(current(jobs=self.options.jobs).workers, self._events, expected)
 
-    def go(self, strategy: Strategy) -> None:
+    def _go(self, strategy: Strategy) -> None:
         """Run to the end. The processes are kept for the next run, or killed if this one is interrupted."""
         self._budget = Budget(self.options.budget)
         if self._ranks.size > 1:
             strategy = InStep(strategy, self._ranks, self.trials, lambda: self._budget.is_used, self.ended)
         try:
-            self.prepare()
+            self._prepare()
             ahead = [0] if self.trials[0].status == "new" else []
             if self.options.numerics is not None:
                 self._bits = Bits(self.problem, self.trials)
@@ -126,9 +179,9 @@ class TuningRun:
                 if trial.status == "new" and trial.same_as is None:
                     trial.fail("pruned", why)
         except BaseException:
-            self.close(kill=self._given is not None)  # before that, no process does anything
+            self._close(kill=self._given is not None)  # before that, no process does anything
             raise
-        self.close()
+        self._close()
         if self._loading is not None:  # it and the first call would both set up Triton
             self._loading.join()
 
@@ -184,7 +237,7 @@ class TuningRun:
         """As Ctrl-C does, from another thread."""
         self._events.put(("interrupt", 0, None))
 
-    def close(self, *, kill: bool = False) -> None:
+    def _close(self, *, kill: bool = False) -> None:
         """Let go of the processes."""
         if self._compiler is not None:
             self._compiler.close()

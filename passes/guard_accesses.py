@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.implications import Known
 from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, tensor, tile
-from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
@@ -31,12 +31,12 @@ class _Guard:
         if type.scope != "global" or op.guarded:
             return
         conditions: list[Value] = []
-        known = set(_conjuncts(op.mask))
+        known = Known(self.ranges) if op.mask is None else Known.of(op.mask, self.ranges)
         for index, dim in zip(op.indices, type.shape, strict=True):
             bound = dim if isinstance(dim, int) else self.func.symbol(dim)
-            if not self.ranges.is_nonnegative(index) and (index, "ge", 0) not in known:
+            if not self.ranges.is_nonnegative(index) and not known.is_nonnegative(index):
                 conditions.append(self._compare(op, index, "ge", 0))
-            if not self._is_below(index, bound) and (index, "lt", bound) not in known:
+            if not self._is_below(index, bound) and not known.is_below(index, bound):
                 conditions.append(self._compare(op, index, "lt", bound))
         op.set_attribute("guarded", True)
         if conditions:
@@ -87,37 +87,14 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _conjuncts(mask: Value | None) -> list[tuple[Value, str, object]]:
-    """The comparisons that a mask implies, as (index, predicate, bound)."""
-    if mask is None:
-        return []
-    op = mask.op
-    if isinstance(op, arith.AndOp):
-        return _conjuncts(op.lhs) + _conjuncts(op.rhs)
-    if isinstance(op, tensor.BroadcastOp):
-        return _conjuncts(op.source)
-    if not isinstance(op, arith.CmpOp):
-        return []
-    number = constant_of(op.rhs)
-    bound: object = op.rhs if number is None else number
-    if isinstance(op.rhs.op, arith.CastOp):
-        bound = op.rhs.op.source
-    found: list[tuple[Value, str, object]] = [(op.lhs, op.predicate, bound)]
-    if op.predicate == "gt" and type(number) is int:
-        found.append((op.lhs, "ge", number + 1))
-    if op.predicate == "le" and type(number) is int:
-        found.append((op.lhs, "lt", number + 1))
-    return found
-
-
 @dataclass(frozen=True)
 class GuardAccesses(Pass):
     """Mask the indices into global buffers that are not proven to be in bounds; `guarded` marks a checked access.
 
     Before:  %x = tile.load %A[%rows, %columns]     After:  %ok = arith.cmp %rows, %M {predicate = "lt"}
                                                             %x = tile.load %A[%rows, %columns] mask=%ok {guarded = true}
-    Each dimension is compared in its own shape, and only on the sides that ranges do not prove. enabled=false trusts
-    every access (TileLang's tl.disable_safe_memory_legalize).
+    Each dimension is compared in its own shape, and only on the sides that neither ranges nor the access's own mask
+    prove. enabled=false trusts every access (TileLang's tl.disable_safe_memory_legalize).
     Needs:   promote-buffers; dynamic dimensions are at least 1. Keeps: the masks and `other` values of the program.
     """
 

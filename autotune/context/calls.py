@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.context.tuning import Offer, Turn
-from tiledsl.autotuner.engine import BoundCall, TuningProblem, leave_out, prune_and_order
+from tiledsl.autotuner.engine import BoundCall, TuningProblem
 from tiledsl.autotuner.function_run import copy_config
+from tiledsl.autotuner.left_out import leave_out, prune_and_order
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import Trial

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.key import environment
 from tiledsl.autotuner.tuned.arguments import OWN_KEY, restored
@@ -15,9 +16,6 @@ from tiledsl.autotuner.tuned.file import TunedFile, architecture
 from tiledsl.errors import TileError
 from tiledsl.kernels.jit import resolve_target
 from tiledsl.settings import override
-
-if TYPE_CHECKING:
-    from tiledsl.autotuner.decorator import AutotunedFunction
 
 WARN, FAIL = 1.10, 1.15
 Verdict = Literal["ok", "slower", "regressed", "broken", "not compared"]
@@ -88,8 +86,6 @@ def _latency(tuner: AutotunedFunction, entry: TunedEntry) -> float:
     It is measured beside another one, the function's first where that is another: a configuration alone has no final
     round, whose lasting load lowers a GPU's clock, and the file's latency comes from one.
     """
-    from tiledsl.autotuner.decorator import AutotunedFunction
-
     reason = tuner.tuned_configs.mismatch_reason(entry.config, entry.source)
     if reason:
         raise TileError(reason)

@@ -23,13 +23,13 @@ _INTERVAL = 0.005
 _STEP = 0.5  # seconds between entries of the timeline
 # Functions of the engine, by name; the innermost one on the stack counts. Others count as "other".
 _STAGES = {
-    "_restore": "reading what is known",
-    "_prune_and_order": "elaborating, pruning, ordering",
+    "restore": "reading what is known",
+    "prune_and_order": "elaborating, pruning, ordering",
     "_lower": "lowering to Triton source",
     "_hand_over_inputs": "inputs and reference",
     "_final_round": "final round",
-    "prepare": "starting processes",
-    "close": "closing",
+    "_prepare": "starting processes",
+    "_close": "closing",
     "finish": "writing the result",
     "save": "writing the result",
     "key": "computing the key",

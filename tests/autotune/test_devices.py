@@ -169,13 +169,13 @@ def test_interrupting_several_shapes(
     The last two shapes take longer than any test: on a slow machine, too, something is left.
     """
     started: list[TuningRun] = []
-    original = TuningRun.go
+    original = TuningRun.run
 
-    def go(self: TuningRun, strategy: Any) -> None:
+    def run(self: TuningRun) -> None:
         started.append(self)
-        original(self, strategy)
+        original(self)
 
-    monkeypatch.setattr(TuningRun, "go", go)
+    monkeypatch.setattr(TuningRun, "run", run)
 
     def press() -> None:
         while not any(trial.ok for run in started[2:] for trial in run.trials):

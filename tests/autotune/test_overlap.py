@@ -25,6 +25,7 @@ from tiledsl.autotuner.compiling.compile_pool import (
     warm_up_all,
 )
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome, CompileTask, compile_task, warm_up
+from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.predicting import rank
 from tiledsl.autotuner.run import TuningRun
@@ -185,7 +186,8 @@ def test_kernels_that_differ_in_sizes_share_a_launcher(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("tiledsl.autotuner.measuring.measure.can_measure", lambda target: True)
     options = TuneOptions(cache=False)
-    run = TuningRun(types.SimpleNamespace(options=options, target=Target.parse("cuda:90")), [], lambda _: None)  # type: ignore[arg-type]
+    problem: Any = types.SimpleNamespace(options=options, target=Target.parse("cuda:90"), started=None)
+    run = TuningRun(problem, [], None, lambda _: None, Alone())
     asked = [
         kernel(A="tensordesc<fp16[128, 64]>", n="i32"),
         kernel(A="tensordesc<fp16[64, 32]>", n="i32"),

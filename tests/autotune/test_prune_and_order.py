@@ -10,7 +10,8 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.autotuner.engine import TuningProblem, _raise_shared, prune_and_order
+from tiledsl.autotuner.engine import TuningProblem
+from tiledsl.autotuner.left_out import _raise_shared, prune_and_order
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError

@@ -48,7 +48,7 @@ def test_a_budget_ends_the_search(tmp_path: Path) -> None:
 
 
 def test_the_default_is_always_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiledsl.autotuner.search.make_strategy", lambda *_, **__: One())
+    monkeypatch.setattr("tiledsl.autotuner.run.make_strategy", lambda *_, **__: One())
     result, _ = tune(tmp_path / "seen", (4, 64, 32))
     assert [trial.status for trial in result.trials] == ["ok", "pruned", "ok"]
     assert result.trials[1].message == "not tried: the search chose others"

@@ -116,7 +116,10 @@ BOUNDARIES = [  # a condition on %s, and which comparisons with 0 and 64 remain 
     ('arith.cmp %s, %c65 {predicate = "lt"}', ["ge", "lt"]),
     ('arith.cmp %s, %c63 {predicate = "le"}', ["ge"]),
     ('arith.cmp %s, %c64 {predicate = "le"}', ["ge", "lt"]),
-    ('arith.cmp %s, %c63 {predicate = "ge"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c63 {predicate = "ge"}', ["lt"]),
+    ('arith.cmp %s, %c7 {predicate = "lt"}', ["ge"]),
+    ('arith.cmp %c64, %s {predicate = "gt"}', ["ge"]),
+    ('arith.cmp %s, %c5 {predicate = "eq"}', []),
     ('arith.cmp %s, %c64 {predicate = "ne"}', ["ge", "lt"]),
 ]
 

@@ -64,6 +64,14 @@ class Known:
             self.others.add(node)
             self.sums += self._sums(node[0].op, node[1]) or ()
 
+    def is_nonnegative(self, index: Value) -> bool:
+        """Whether an index is not less than 0 for all these elements. False if that is not known."""
+        return self._is_not_negative(self._difference(index, 0))
+
+    def is_below(self, index: Value, bound: Value | int) -> bool:
+        """Whether an index is less than another one for all these elements. False if that is not known."""
+        return self._is_not_negative(self._difference(bound, index).plus(constant_form(-1)))
+
     def implies(self, condition: Value, truth: bool = True, depth: int = 0) -> bool:
         """Whether `condition` is `truth` for all these elements. False if that is not known."""
         if (condition, truth) in self.others:
@@ -92,10 +100,7 @@ class Known:
         such comparison."""
         if not isinstance(op, arith.CmpOp) or op.lhs.dtype not in INDEX_DTYPES:
             return None
-        reader = _ExactReader(self.ranges)
-        lhs, rhs = reader.read(op.lhs), reader.read(op.rhs)
-        assert lhs is not None and rhs is not None  # what is not a sum is a term
-        less, more = rhs.plus(lhs, -1), lhs.plus(rhs, -1)
+        less, more = self._difference(op.rhs, op.lhs), self._difference(op.lhs, op.rhs)
         match op.predicate if truth else _INVERSE[op.predicate]:
             case "eq":
                 return [less, more]
@@ -105,6 +110,12 @@ class Known:
                 return [less.plus(constant_form(-1)) if predicate == "lt" else less]
             case predicate:
                 return [more.plus(constant_form(-1)) if predicate == "gt" else more]
+
+    def _difference(self, lhs: Value | int, rhs: Value | int) -> LinearForm:
+        reader = _ExactReader(self.ranges)
+        forms = [constant_form(side) if isinstance(side, int) else reader.read(side) for side in (lhs, rhs)]
+        assert forms[0] is not None and forms[1] is not None  # what is not a sum is a term
+        return forms[0].plus(forms[1], -1)
 
 
 def _least_difference(wanted: LinearForm, known: LinearForm) -> float:

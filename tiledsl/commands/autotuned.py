@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.commands.lower import import_file, split_function
 from tiledsl.errors import TileError
-
-if TYPE_CHECKING:
-    from tiledsl.autotuner.decorator import AutotunedFunction
 
 
 def find_autotuned(program: str) -> AutotunedFunction:
     """The autotuned function that FILE or FILE:FUNCTION names. TileError if the file has none or several such."""
-    from tiledsl.autotuner.decorator import AutotunedFunction
-
     file, function = split_function(program)
     if not file.is_file():
         raise TileError(f"there is no file {file}")

@@ -33,6 +33,7 @@ from tiledsl.passes.peel_loops import PeelLoops
 from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.predicate_loads import PredicateLoads
 from tiledsl.passes.promote_buffers import PromoteBuffers
+from tiledsl.passes.reload_rows import ReloadRows
 from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.schedule_loops import ScheduleLoops
 from tiledsl.passes.select_access import SelectAccess
@@ -56,6 +57,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
     SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,
+    ReloadRows,  # before guards: the loads have none yet
     FoldUnitDims,  # before whatever looks at how many dimensions a tile has
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded

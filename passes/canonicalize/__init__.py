@@ -301,12 +301,11 @@ def reshape_splat_or_iota(op: Operation, rw: Rewriter) -> bool:
     # reshape(broadcast(scalar))  ==>  broadcast(scalar);    reshape(iota), transpose(iota)  ==>  iota of another axis
     inner = op.operands[0].op
     type = op.result.type
-    if not isinstance(type, TensorType):
-        return False
     if isinstance(inner, tensor.BroadcastOp) and not inner.source.shape:
-        rw.replace(op, [rw.insert(tensor.BroadcastOp(inner.source, result_types=[type])).result])
+        scalar = inner.source
+        rw.replace(op, [rw.insert(tensor.BroadcastOp(scalar, result_types=[type])).result if type.shape else scalar])
         return True
-    if isinstance(inner, tensor.IotaOp):
+    if isinstance(inner, tensor.IotaOp) and isinstance(type, TensorType):
         axes = [axis for axis, size in enumerate(type.shape) if size != 1]
         if len(axes) == 1 and type.shape[axes[0]] == inner.extent:
             rw.replace(op, [rw.insert(tensor.IotaOp(axis=axes[0], result_types=[type], names=[inner.out.name])).result])

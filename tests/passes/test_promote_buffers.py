@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import tiledsl
-import tiledsl.language as T
 from tests.passes.ir_cases import TO_VALUES, body_lines, filecheck, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.dialects import tile
@@ -280,33 +277,3 @@ def test_a_row_that_no_loop_changes_and_one_of_a_small_tile_are_no_remark() -> N
     assert picked("%r = arith.add %i, %c0 : int32", rows=4) == ()
     assert picked("%r = arith.add %c3, %c0 : int32", loop=False) == ()
     assert picked("%r = arith.add %j, %c0 : int32", rows=64) == ()  # the diagonal is gathered
-
-
-@T.prim_func
-def flat_rows(A: T.Tensor((4096,), "float32"), B: T.Tensor((64,), "float32"), N: T.int32):
-    with T.Kernel(1):
-        s = T.alloc_shared((4096,), "float32")
-        acc = T.alloc_fragment((64,), "float32")
-        T.copy(A, s)
-        T.clear(acc)
-        for i in T.serial(64):
-            for j in T.Parallel(64):
-                acc[j] += s[i * 64 + j]
-        for i in T.serial(N):
-            for j in T.Parallel(64):
-                acc[j] += s[i]
-        T.copy(acc, B)
-
-
-def test_the_remark_names_the_line_the_loop_and_how_much_is_read() -> None:
-    made = tiledsl.compile(flat_rows, target="cuda:90")
-    lines = Path(__file__).read_text().splitlines()
-    rows, element = (
-        next(n for n, text in enumerate(lines, 1) if each in text) for each in ("s[i * 64 + j]", "+= s[i]")
-    )
-    starts = [
-        f"s (line {line}) is read in part in the loop in line {line - 2}: each step masks and sums all of its 4096"
-        f" elements for {count};"
-        for line, count in ((rows, 64), (element, 1))
-    ]
-    assert [remark.startswith(start) for remark, start in zip(made.remarks, starts, strict=True)] == [True, True]

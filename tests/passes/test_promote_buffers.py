@@ -10,7 +10,6 @@ import pytest
 
 from tests.passes.ir_cases import TO_VALUES, body_lines, filecheck, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
-from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
 
@@ -245,35 +244,3 @@ def test_time_grows_linearly() -> None:
         return best
 
     assert seconds(200) < 24 * seconds(25)  # 8 times as much
-
-
-def picked(index: str, rows: int = 32, columns: int = 64, loop: bool = True) -> tuple[str, ...]:
-    """The remarks on a kernel that adds a row of a tile, picked by `index` of %r, %i and %j, in a loop over %i."""
-    step = f"""tile.parallel {{extents = ({columns},)}} (%j: int32) {{
-                 {index} %x = tile.load %t[%r, %j] : float32 %y = tile.load %acc[%j] : float32
-                 %z = arith.add %x, %y : float32 tile.store %z, %acc[%j] }}"""
-    around = f"scf.for %c0, %c{rows}, %c1 (%i: int32) {{ {step} scf.yield }}" if loop else step
-    copy = "{shape = (ROWS, COLUMNS), source_axes = (0, 1), target_axes = (0, 1)}"
-    body = f"""%t = tile.alloc : buffer<{rows}*{columns}*float32, fragment>
-               %acc = tile.alloc : buffer<{columns}*float32, fragment>
-               tile.copy %A[%c0, %c0], %t {copy} tile.fill %c0.5, %acc
-               {around}
-               tile.copy %acc, %B {{shape = ({columns},), source_axes = (0,), target_axes = (0,)}}"""
-    body = body.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
-    func = kernel(f"A: {rows}*{columns}*float32, B: {columns}*float32", body)
-    root = parse_program(to_values(func)).root
-    return next(op for op in root.walk() if isinstance(op, tile.KernelOp)).remarks
-
-
-def test_a_row_of_a_large_tile_that_a_loop_reads_is_a_remark() -> None:
-    (remark,) = picked("%r = arith.add %i, %c0 : int32")
-    assert remark.startswith("t ") and "masks and sums all of its 2048 elements for 64;" in remark
-    (remark,) = picked("%r = arith.floormod %i, %c4 : int32")
-    assert "2048 elements" in remark
-
-
-def test_a_row_that_no_loop_changes_and_one_of_a_small_tile_are_no_remark() -> None:
-    assert picked("%r = arith.add %c3, %c0 : int32") == ()
-    assert picked("%r = arith.add %i, %c0 : int32", rows=4) == ()
-    assert picked("%r = arith.add %c3, %c0 : int32", loop=False) == ()
-    assert picked("%r = arith.add %j, %c0 : int32", rows=64) == ()  # the diagonal is gathered

@@ -126,6 +126,19 @@ def test_each_thread_steps_from_a_start_of_its_own(run: Run) -> None:
     assert turns.tolist() == [0 if tx < 3 else 2 * start + 100 for tx, start in enumerate(starts)]
 
 
+def test_threads_step_by_two_from_starts_that_differ(run: Run) -> None:
+    @T.prim_func
+    def program(B: T.Tensor((4,), "int32")):
+        with T.Kernel(1, threads=4):
+            tx = T.get_thread_binding()
+            total = T.alloc_var("int32", 0)
+            for k in T.serial(tx, 9, 2):
+                total = total * 10 + k
+            B[tx] = total
+
+    assert run(program).tolist() == [2468, 1357, 2468, 357]
+
+
 def test_loops_have_as_many_turns_as_each_thread_wants(run: Run) -> None:
     @T.prim_func
     def program(N: T.Tensor((40,), "int32"), B: T.Tensor((40,), "int32"), C: T.Tensor((40,), "int32")):

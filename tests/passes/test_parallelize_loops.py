@@ -216,6 +216,7 @@ ARRAY = "%a = tile.alloc : buffer<4*float32, local> tile.store %c0.5, %a[%i] %y 
         ("%x = tile.load %l[%i] : float32 %y = arith.add %x, %c0.5 : float32 tile.store %y, %l[%i]", "%s"),
         (f'{STORE}%m[%i] %o = tile.atomic %x, %B[%c0, %c0] {{kind = "max"}} : float32', "%s"),
         (f"{ARRAY} tile.store %y, %m[%i]", "%s"),
+        (f"{ARRAY} tile.store %y, %m[%i]", EACH_POINT),
         (BRANCH, EACH_POINT),
     ],
 )  # fmt: skip

@@ -447,6 +447,10 @@ def test_random_programs(func: FuncOp, seed: int) -> None:
 UPDATE = """%x = tile.load %b[%i, %j] : float32 %y = tile.load %v[%i] : float32 %z = arith.add %y, %x : float32"""
 REFUSED = {
     "race": ("PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %v[%i] }", "write the same element of v"),
+    "race of what is computed of no element there": (
+        "PAR { %x = tile.load %a[%i, %j] : float32 %y = arith.add %x, %c1.0 : float32 tile.store %y, %v[%i] }",
+        "write the same element of v",
+    ),
     "race along one axis": (
         """PAR { %x = tile.load %a[%i, %j] : float32 %c = arith.cmp %j, %c3 {predicate = "eq"} : bool
            scf.if %c { tile.store %x, %v[%c0] scf.yield } { scf.yield } }""",
@@ -479,6 +483,13 @@ REFUSED = {
         """%t = tile.alloc : buffer<float32, local> tile.store %c0.0, %t
            PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %t : float32
            %z = arith.add %x, %y : float32 tile.store %z, %t }""",
+        "t keeps a value from one iteration to the next",
+    ),
+    "local that one branch writes": (
+        """%t = tile.alloc : buffer<float32, local>
+           PAR { %c = arith.cmp %i, %c2 {predicate = "lt"} : bool
+           scf.if %c { tile.store %c1.0, %t scf.yield } { scf.yield }
+           %y = tile.load %t : float32 tile.store %y, %a[%i, %j] }""",
         "t keeps a value from one iteration to the next",
     ),
     "local read after": (

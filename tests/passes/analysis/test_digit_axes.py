@@ -83,6 +83,8 @@ def test_sums_of_digits_are_the_indices() -> None:
         # sizes that do not go into one another, or into the axis
         (("a floordiv i 4", "b floormod i 6"), None),
         (("a floordiv j 3", "b floormod j 3"), None),
+        # bits that are no remainder
+        (("a floordiv i 6", "b and i 5"), None),
         # a carry, what is negative, and what is not known
         (("m add i 4", "a floordiv m 8", "b floormod i 4"), None),
         (("m sub i 8", "a floordiv m 8", "b floormod i 8"), None),

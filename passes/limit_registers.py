@@ -9,9 +9,9 @@ from tiledsl.analysis.product_loops import product_loops, tensor_bytes
 from tiledsl.analysis.shared_memory import Needs
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.errors import TileError
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.passes.specs import check_choice
 
 MODES = ("auto", "off")
 MEASURED_ARCH, MEASURED_THREADS = 90, 256
@@ -38,8 +38,7 @@ class LimitRegisters(Pass):
     mode: str = "auto"
 
     def run(self, program: Program) -> None:
-        if self.mode not in MODES:
-            raise TileError(f"limit-registers.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
+        check_choice(self, "mode", MODES)
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
             return

@@ -9,11 +9,11 @@ from math import log2, prod
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.passes.specs import check_choice
 
 MODES = ("auto", "off")
 _VECTOR = 128  # bits that a thread loads at once
@@ -43,8 +43,7 @@ class LimitWarps(Pass):
     mode: str = "auto"
 
     def run(self, program: Program) -> None:
-        if self.mode not in MODES:
-            raise TileError(f"limit-warps.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
+        check_choice(self, "mode", MODES)
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda":
             return

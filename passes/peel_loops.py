@@ -16,7 +16,6 @@ from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
@@ -24,6 +23,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
 from tiledsl.location import Loc
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.specs import check_choice
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "off", "causal", "all")
@@ -62,8 +62,7 @@ class PeelLoops(Pass):
     mode: str = "auto"
 
     def run(self, program: Program) -> None:
-        if self.mode not in MODES:
-            raise TileError(f"peel-loops.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
+        check_choice(self, "mode", MODES)
         target = program.target
         is_measured = target is not None and target.kind == "cuda" and target.arch == MEASURED_ARCH
         if self.mode == "off" or (self.mode == "auto" and not is_measured):

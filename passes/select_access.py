@@ -20,6 +20,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
 from tiledsl.passes.dce import erase_sources
 from tiledsl.passes.index_arithmetic import materialize
+from tiledsl.passes.specs import check_choice
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "pointer", "tma")
@@ -49,8 +50,7 @@ class SelectAccess(Pass):
     operands: str = ""
 
     def run(self, program: Program) -> None:
-        if self.mode not in MODES:
-            raise TileError(f"select-access.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
+        check_choice(self, "mode", MODES)
         modes = _modes(self.operands)
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name

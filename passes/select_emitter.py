@@ -49,6 +49,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
 )
 from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
 from tiledsl.passes.index_arithmetic import materialize
+from tiledsl.passes.specs import check_choice
 from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
@@ -96,10 +97,8 @@ class SelectEmitter(Pass):
     def run(self, program: Program) -> None:
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
-        if self.backend not in BACKENDS:
-            raise TileError(f"select-emitter.backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
-        if self.rescale not in RESCALINGS:
-            raise TileError(f"select-emitter.rescale is {self.rescale!r}; it must be one of {', '.join(RESCALINGS)}")
+        check_choice(self, "backend", BACKENDS)
+        check_choice(self, "rescale", RESCALINGS)
         if self.stages < 0:
             raise TileError(
                 f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"

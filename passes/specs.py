@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tiledsl.errors import TileError, meant, raised_at
@@ -71,6 +71,13 @@ def find_pass(name: str) -> type[Pass] | None:
             if name not in PASSES:
                 raise TileError(f"{each.value}, the entry point of the pass {name!r}, defines none of this name")
     return PASSES.get(name)
+
+
+def check_choice(made: Pass, option: str, choices: Iterable[str]) -> None:
+    """Raise TileError if an option of a pass is none of these."""
+    value = getattr(made, option)
+    if value not in choices:
+        raise TileError(f"{made.name}.{option} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]] | None = None) -> Pass:

@@ -79,14 +79,14 @@ def take_absolute_values_first(op: tensor.ReduceOp, rw: Rewriter) -> bool:
 
 @pattern(tensor.ReduceOp, tensor.ScanOp)
 def combine_bools_as_integers(op: tensor.ReduceOp | tensor.ScanOp, rw: Rewriter) -> bool:
-    # reduce or(bool)  ==>  reduce max(int32) != 0
+    # reduce or(bool)  ==>  reduce max(int32) == 1, not != 0: see constant-of-two-layouts in runtime/hazards.py
     if op.source.dtype != "bool":
         return False
     kinds = {"and": "min", "or": "max", "sum": "max", "prod": "min"}
     kind = kinds.get(op.kind, op.kind)
     source = cast(rw, op.source, "int32")
     combined = _made(rw, type(op), source, **{**op.attributes, "kind": kind})
-    rw.replace(op, [_made(rw, arith.CmpOp, combined, _scalar(rw, 0, combined), predicate="ne")])
+    rw.replace(op, [_made(rw, arith.CmpOp, combined, _scalar(rw, 1, combined), predicate="eq")])
     return True
 
 

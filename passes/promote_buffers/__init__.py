@@ -16,6 +16,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
 from tiledsl.passes.promote_buffers.access import load, replace, store
+from tiledsl.passes.promote_buffers.picked import picked_in_loop
 from tiledsl.passes.tile_values import zero
 
 
@@ -24,7 +25,8 @@ class PromoteBuffers(Pass):
     """Replace every on-chip buffer by the values that it holds (mem2reg for structured control flow).
 
     A loop carries the buffers that it writes and that are read, later or in a next iteration, before they are written
-    completely. An element that is read before it is written is 0.
+    completely. An element that is read before it is written is 0. The kernel's remarks name the reads in loops that
+    cost a whole tile for a part of it.
 
     Before:  %acc = tile.alloc                          After:  %acc = scf.for %lo, %hi, %step[%zero] (%k, %acc_1) {
              tile.write %zero, %acc                               %d = tensor.dot %a, %b, %acc_1
@@ -76,6 +78,7 @@ class _Promoter:
         self.current: dict[Value, Value] = {}
         self.whole: set[Operation] = set()  # stores and writes of all of a buffer
         self.undefined: dict[Value, Value] = {}  # buffers without a value before a loop, by the loop's argument for it
+        self.remarks: dict[str, None] = {}
 
     def kernel(self, op: tile.KernelOp) -> None:
         ops = list(op.body.walk())
@@ -93,6 +96,8 @@ class _Promoter:
             users = [user.name for user in alloc.out.uses]
             assert not users, f"{alloc!r} is still used by {users}: run lower-tile-ops and vectorize-parallel first"
             alloc.erase()
+        if self.remarks:
+            op.set_attribute("remarks", tuple(dict.fromkeys((*op.remarks, *self.remarks))))
 
     # Which buffers each region needs and writes; which are live behind each operation with regions
 
@@ -184,6 +189,8 @@ class _Promoter:
             builder = Builder.at(op)
             out = self._value(buffer, builder)
             if isinstance(op, tile.LoadOp):
+                if (remark := picked_in_loop(op)) is not None:
+                    self.remarks[remark] = None
                 out = load(builder, out, op.indices, op.mask, op.other)
             assert out.type == op.out.type, f"{op!r} became {out!r}"
             op.out.replace_with(out)

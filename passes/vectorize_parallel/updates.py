@@ -70,7 +70,7 @@ def shared_updates(variance: Variance) -> list[Update]:
 
 
 def apply_update(update: Update) -> None:
-    """Replace the store by a tile.atomic; what it was computed with is left without use."""
+    """Replace the store by a tile.atomic; dce removes what it was computed with."""
     store = update.store
     builder = Builder.at(store)
     dtype = store.buffer.dtype
@@ -83,18 +83,7 @@ def apply_update(update: Update) -> None:
         total = value if total is None else builder.insert(combine(total, value)).out
     assert total is not None
     builder.insert(tile.AtomicOp(total, store.buffer, store.indices, store.mask, kind=update.kind, loc=store.loc))
-    value = store.value
     store.erase()
-    _erase_unused(value)
-
-
-def _erase_unused(value: Value) -> None:
-    op = value.op
-    if op is not None and not value.uses and op.is_pure:
-        operands = op.operands
-        op.erase()
-        for each in operands:
-            _erase_unused(each)
 
 
 def _update(store: tile.StoreOp, own: set[Operation]) -> Update | None:

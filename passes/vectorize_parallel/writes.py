@@ -24,6 +24,7 @@ from tiledsl.passes.tile_values import (
     exact_sum,
     inside_of,
     iota,
+    is_inside,
     reduced,
     reshaped,
     row_major,
@@ -87,9 +88,10 @@ def keeps_element(op: tile.StoreOp | tile.WriteOp) -> bool:
 
 
 def fewer_atomics(
-    kind: str, builder: Builder, value: Value, place: Shape, mask: Value | None
+    kind: str, builder: Builder, value: Value, place: Shape, mask: Value | None, takes_neutral: bool = False
 ) -> tuple[Value, Value | None]:
-    """Combine the values for one element before the atomic operation, as far as indices show it."""
+    """Combine the values for one element before the atomic operation, as far as indices show it; the mask of what is
+    left. `takes_neutral`: each element may be combined with what changes none, so that this needs no mask."""
     extra = [axis for axis, size in enumerate(place) if size == 1 and varies(value, axis)]
     if not extra:
         return value, mask
@@ -97,6 +99,7 @@ def fewer_atomics(
     if mask is not None:
         neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
         value = selected(builder, mask, value, neutral)
+        mask = None if takes_neutral else mask
     for axis in extra:
         value = reduced(builder, value, kind, axis, keep=True)
         if mask is not None and varies(mask, axis):
@@ -126,12 +129,15 @@ def combine_on_chip(
         if full and (shared != full or not _one_to_one(indices, shared)):
             return _scatter(op, builder, value, indices, mask, full, compare)
     else:
-        value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+        # 0.0 changes an element of -0.0, and an infinity one that is a NaN
+        sizes = tile.buffer_type(op.buffer).static_shape
+        whole = not is_float(value.dtype) and all(map(is_inside, indices, sizes))
+        value, mask = fewer_atomics(op.kind, builder, value, shared, mask, whole)
         apart = None if _one_to_one(indices, shared) else with_digit_axes(builder, indices)
         if apart is not None:
             indices, shared = apart.indices, place(apart.indices, sum(map(len, apart.sizes)))
             value, mask = apart.value(builder, value), None if mask is None else apart.value(builder, mask)
-            value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+            value, mask = fewer_atomics(op.kind, builder, value, shared, mask, whole)
         if not _one_to_one(indices, shared):
             found = _by_element(op, builder, value, indices, mask)
             if found is None:

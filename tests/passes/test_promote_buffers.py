@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tiledsl
+import tiledsl.language as T
 from tests.passes.ir_cases import TO_VALUES, body_lines, filecheck, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
+from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
 
@@ -244,3 +248,65 @@ def test_time_grows_linearly() -> None:
         return best
 
     assert seconds(200) < 24 * seconds(25)  # 8 times as much
+
+
+def picked(index: str, rows: int = 32, columns: int = 64, loop: bool = True) -> tuple[str, ...]:
+    """The remarks on a kernel that adds a row of a tile, picked by `index` of %r, %i and %j, in a loop over %i."""
+    step = f"""tile.parallel {{extents = ({columns},)}} (%j: int32) {{
+                 {index} %x = tile.load %t[%r, %j] : float32 %y = tile.load %acc[%j] : float32
+                 %z = arith.add %x, %y : float32 tile.store %z, %acc[%j] }}"""
+    around = f"scf.for %c0, %c{rows}, %c1 (%i: int32) {{ {step} scf.yield }}" if loop else step
+    copy = "{shape = (ROWS, COLUMNS), source_axes = (0, 1), target_axes = (0, 1)}"
+    body = f"""%t = tile.alloc : buffer<{rows}*{columns}*float32, fragment>
+               %acc = tile.alloc : buffer<{columns}*float32, fragment>
+               tile.copy %A[%c0, %c0], %t {copy} tile.fill %c0.5, %acc
+               {around}
+               tile.copy %acc, %B {{shape = ({columns},), source_axes = (0,), target_axes = (0,)}}"""
+    body = body.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
+    func = kernel(f"A: {rows}*{columns}*float32, B: {columns}*float32", body)
+    root = parse_program(to_values(func)).root
+    return next(op for op in root.walk() if isinstance(op, tile.KernelOp)).remarks
+
+
+def test_a_row_of_a_large_tile_that_a_loop_reads_is_a_remark() -> None:
+    (remark,) = picked("%r = arith.add %i, %c0 : int32")
+    assert remark.startswith("t ") and "masks and sums all of its 2048 elements for 64;" in remark
+    (remark,) = picked("%r = arith.floormod %i, %c4 : int32")
+    assert "2048 elements" in remark
+
+
+def test_a_row_that_no_loop_changes_and_one_of_a_small_tile_are_no_remark() -> None:
+    assert picked("%r = arith.add %c3, %c0 : int32") == ()
+    assert picked("%r = arith.add %i, %c0 : int32", rows=4) == ()
+    assert picked("%r = arith.add %c3, %c0 : int32", loop=False) == ()
+    assert picked("%r = arith.add %j, %c0 : int32", rows=64) == ()  # the diagonal is gathered
+
+
+@T.prim_func
+def flat_rows(A: T.Tensor((4096,), "float32"), B: T.Tensor((64,), "float32"), N: T.int32):
+    with T.Kernel(1):
+        s = T.alloc_shared((4096,), "float32")
+        acc = T.alloc_fragment((64,), "float32")
+        T.copy(A, s)
+        T.clear(acc)
+        for i in T.serial(64):
+            for j in T.Parallel(64):
+                acc[j] += s[i * 64 + j]
+        for i in T.serial(N):
+            for j in T.Parallel(64):
+                acc[j] += s[i]
+        T.copy(acc, B)
+
+
+def test_the_remark_names_the_line_the_loop_and_how_much_is_read() -> None:
+    made = tiledsl.compile(flat_rows, target="cuda:90")
+    lines = Path(__file__).read_text().splitlines()
+    rows, element = (
+        next(n for n, text in enumerate(lines, 1) if each in text) for each in ("s[i * 64 + j]", "+= s[i]")
+    )
+    starts = [
+        f"s (line {line}) is read in part in the loop in line {line - 2}: each step masks and sums all of its 4096"
+        f" elements for {count};"
+        for line, count in ((rows, 64), (element, 1))
+    ]
+    assert [remark.startswith(start) for remark, start in zip(made.remarks, starts, strict=True)] == [True, True]

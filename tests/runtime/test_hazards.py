@@ -101,6 +101,13 @@ UNREAD = """
 """
 
 
+@pytest.mark.parametrize("second, wrong", [("8f", False), ("0", False), ("f8", True), ("8", True)])
+def test_tables_of_unused_predicates_on_blackwell(second: str, wrong: bool) -> None:
+    ptx = MACHINE_CODE["unused-half-of-predicates"][0]
+    sass = f"PLOP3.LUT P1, PT, P2, P1, PT, 0xf8, 0x{second} ;\nPLOP3.LUT P0, PT, P0, PT, PT, 0x80, 0x8 ;"
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass}) == ["unused-half-of-predicates"] * wrong
+
+
 def test_what_nobody_reads_is_taken_from_ptx() -> None:
     kept = "    or.pred \t%p4, %p1, %p2;\n    ld.global.b32 \t%r9, [%rd1];\n    @%p4 st.global.b32 \t[%rd1], %r6;\n"
     assert hazards.repaired(UNREAD + kept, ["unused-half-of-predicates"]) == "\n" + kept

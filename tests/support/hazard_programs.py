@@ -315,6 +315,42 @@ def while_with_tile(A: T.Tensor((4, 3), "float32"), O: T.Tensor((3,), "float32")
         T.copy(t, O)
 
 
+def _sums_of_halves(a: np.ndarray) -> np.ndarray:
+    return np.tile(1 + np.where(a > 0, a, 0).reshape(16, 2).sum(0), 16)
+
+
+@case("constant-of-two-layouts", _sums_of_halves)
+@T.prim_func
+def atomics_of_some_threads(A: T.Tensor((32,), "float32"), O: T.Tensor((32,), "float32")):
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        x = A[tx]
+        t = T.alloc_shared((2,), "float32")
+        if tx < 2:
+            t[tx] = 1
+        T.sync_threads()
+        if x > 0:
+            T.atomic_add(t[tx % 2], x)
+        T.sync_threads()
+        O[tx] = t[tx % 2]
+
+
+@case("constant-of-two-layouts", _sums_of_halves)
+@T.prim_func
+def integer_atomics_of_some_threads(A: T.Tensor((32,), "int32"), O: T.Tensor((32,), "int32")):
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        x = A[tx]
+        t = T.alloc_shared((2,), "int32")
+        if tx < 2:
+            t[tx] = 1
+        T.sync_threads()
+        if x > 0:
+            T.atomic_add(t[tx % 2], x)
+        T.sync_threads()
+        O[tx] = t[tx % 2]
+
+
 @case("dead-while", lambda a: a * 2)
 @T.prim_func
 def while_never(A: T.Tensor((4, 6), "float32"), O: T.Tensor((4, 6), "float32")):

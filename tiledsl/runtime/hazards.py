@@ -108,6 +108,14 @@ HAZARDS = (
         _REFUSED,
     ),
     Hazard(
+        "constant-of-two-layouts",
+        "remove-layout-conversions moves a constant that two operations share to the layout of one of them",
+        "3.6",
+        "legalize-arith compares reduced flags with 1, which few tiles beside them are, where many are 0; "
+        "vectorize-parallel combines integers without flags",
+        _REFUSED,
+    ),
+    Hazard(
         "scan-beside-ones",
         "a scan along an axis beside a dimension on which no thread moves shuffles by the wrong distance, or asserts; "
         "beside one that is smaller than what threads it has, it goes on behind the wrong element",
@@ -384,6 +392,13 @@ def _has(pattern: str) -> Callable[[str], bool]:
     return lambda sass: re.search(pattern, sass) is not None
 
 
+def _computes_unused(sass: str) -> bool:
+    """Whether a predicate that goes nowhere (PT) has a table of its own: else its table is 0 or, for Blackwell, that of
+    the other one with its halves exchanged."""
+    tables = re.findall(r"PLOP3\.LUT P\d, PT, [^;]*, 0x(\w+), 0x(\w+) ;", sass)
+    return any(second not in ("0", first.zfill(2)[::-1].lstrip("0")) for first, second in tables)
+
+
 def _pairs_twice(sass: str) -> bool:
     return _has(r"LOP3\.LUT R\d+, R1, 0xffff,")(sass) or _merges_unknown(sass)
 
@@ -394,9 +409,7 @@ _MISTAKES = (
     _Mistake("maximum-of-negated", _chooses_among_negated, _has(r"VIMNMX3")),
     _Mistake("constant-from-float8", _reads_float8, _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
-    _Mistake(
-        "unused-half-of-predicates", _combines_both_ways, _has(r"PLOP3\.LUT P\d, PT, [^;]*, 0x(?!0 )\w+ ;"), always=True
-    ),
+    _Mistake("unused-half-of-predicates", _combines_both_ways, _computes_unused, always=True),
     _Mistake("saturating-product", _saturates, _has(r"IMMA\.[\w.]*SAT"), always=True),
 )
 

@@ -15,8 +15,8 @@ from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.wire import Channel
 from tiledsl.autotuner.reachable import Unreachable, function_at, packed, unpacked
 from tiledsl.autotuner.trial import OUTCOME, Trial
-from tiledsl.autotuner.verifying.reference import tensors
 from tiledsl.errors import TileError
+from tiledsl.runtime.profiler import tensors
 
 OPTIONS = (
     "warmup", "rep", "wait_for_clock", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",

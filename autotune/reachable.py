@@ -96,7 +96,7 @@ def packed(name: str, value: Any, folder: Path) -> dict[str, Any]:
     import torch
 
     if type(value) is torch.Tensor and not value.requires_grad and value.layout is torch.strided:
-        return {"on_gpu": value.is_cuda, "tensor": wire.store_values([value], folder, name)[0]}
+        return {"on_gpu": value.is_cuda, "tensor": wire.store(value, folder, name)}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     try:
@@ -113,7 +113,7 @@ def unpacked(described: Mapping[str, Any]) -> Any:
     import torch
 
     if "tensor" in described:
-        return wire.load_values([described["tensor"]], "cuda" if described["on_gpu"] else "cpu")[0]
+        return wire.load(described["tensor"], "cuda" if described["on_gpu"] else "cpu")
     if "dtype" in described:
         return getattr(torch, described["dtype"])
     return ast.literal_eval(described["literal"])

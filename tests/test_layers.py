@@ -21,7 +21,7 @@ TOP = {"tiledsl": ROOT / "tiledsl", "tiledsl.passes": ROOT / "passes", "tiledsl.
 
 # From the lowest floor up. A line's rooms do not know of each other; ARCHITECTURE.md shows the same picture.
 FLOORS = (
-    "version location digests directed_rounding formulas tracebacks child_processes strict_json",
+    "version location tables digests directed_rounding formulas tracebacks child_processes strict_json",
     "errors",
     "logs",
     "settings files launch_options pass_promises",

@@ -7,8 +7,6 @@ can be killed. Compiled kernels come back through Triton's cache folder.
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.machinery
 import multiprocessing
 import os
 import signal
@@ -147,13 +145,11 @@ def _make_launchers(compiled: list[Any]) -> None:
 
 def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
     """The fields of the outcome. The CompiledKernels are added to the list."""
-    from tiledsl.runtime.compile import CompileError, compile_kernel
+    from tiledsl.runtime.compile import CompileError, compile_emitted, without_torch
     from tiledsl.runtime.module import load_module
     from tiledsl.runtime.target import Target
 
-    if "torch" not in sys.modules:  # only launching needs it, and to load it takes longer than to compile
-        sys.modules["torch"] = stand_in = types.ModuleType("torch")
-        stand_in.__spec__ = importlib.machinery.ModuleSpec("torch", None)
+    without_torch()
     if task.carries:
         with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
             here = replace(task, carries=False, cache_dir=folder, triton_cache_dir=f"{folder}/triton")
@@ -169,11 +165,8 @@ def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
         target = Target.parse(task.target)
         of_kernels = []
         for fields in task.kernels:
-            emitted = types.SimpleNamespace(**fields)  # an EmittedKernel, whose module takes long to import
-            compiled = compile_kernel(
-                getattr(module, emitted.name), emitted.signature, emitted.constexprs, target, emitted.num_warps,
-                emitted.num_stages, attrs=emitted.divisible_by_16, **emitted.options,
-            )  # fmt: skip
+            # not an EmittedKernel, whose module takes long to import
+            compiled = compile_emitted(module, types.SimpleNamespace(**fields), target)
             of_kernels.append(compiled.resources)
             compiled_kernels.append(compiled)
     except CompileError as error:

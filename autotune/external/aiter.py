@@ -23,6 +23,7 @@ from tiledsl.autotuner.external.model import (
 )
 from tiledsl.autotuner.tuned.shapes import parse_value
 from tiledsl.errors import TileError
+from tiledsl.tables import csv_text
 
 _NAME = re.compile(r"(?P<arch>gfx\w+|sm_\w+)-(?P<kernel>.+?)(?P<sizes>(-[A-Z]=\d+)*)")
 _BUCKET = re.compile(r"M_(LEQ|GEQ)_(\d+)")
@@ -126,9 +127,7 @@ def _write_csv(file: ExternalFile) -> bytes:
             *(name for entry in file.entries for name in entry.config), "us",
         ])
     )  # fmt: skip
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    rows = [columns]
     for entry in file.entries:
         if entry.rule != "exact":
             raise TileError(f"aiter's CSV is of single problems; {file.kernel} has one for {entry.rule}")
@@ -136,8 +135,8 @@ def _write_csv(file: ExternalFile) -> bytes:
         if cells is None:
             us = "" if entry.latency_ms is None else f"{entry.latency_ms * 1e3:.6g}"
             cells = {**entry.arguments, **entry.config, "us": us}
-        writer.writerow([cells.get(name, "") for name in columns])
-    return text.getvalue().encode()
+        rows.append([cells.get(name) for name in columns])
+    return csv_text(rows).encode()
 
 
 JSON = Format(

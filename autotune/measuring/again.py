@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.inputs import copies, nbytes
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, of_rows
 from tiledsl.autotuner.verifying.reference import Expected, Reference
@@ -19,7 +18,6 @@ from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tiledsl.kernels.kernel import Kernel
 
@@ -33,20 +31,6 @@ class Further:
     name: str
     inputs: list[Any]
     candidates: list[Expected] = field(default_factory=list)
-
-    def store(self, folder: Path, prefix: str) -> dict[str, Any]:
-        """A description for a message, the elements in files."""
-        return {
-            "name": self.name,
-            "inputs": wire.store_values(self.inputs, folder, f"{prefix}-input"),
-            "references": [each.store(folder, f"{prefix}-{n}") for n, each in enumerate(self.candidates)],
-        }
-
-    @staticmethod
-    def load(described: dict[str, Any], device: str) -> Further:
-        """What `store` described."""
-        candidates = [Expected.load(each, device) for each in described["references"]]
-        return Further(described["name"], wire.load_values(described["inputs"], device), candidates)
 
 
 def further_inputs(

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from tiledsl.autotuner.measuring.inputs import changed, copies, nbytes, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.metrics import Measurement, evaluate
 from tiledsl.autotuner.verifying import bits
-from tiledsl.autotuner.verifying.reference import Expected, tensors
+from tiledsl.autotuner.verifying.reference import Expected
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
 from tiledsl.runtime.module import load_module
+from tiledsl.runtime.profiler import tensors
 from tiledsl.runtime.timing import clock, summarize
 
 _HOPELESS, _HOPELESS_PASS = 2.0, 0.05  # times the best, and the share of `rep` that such a configuration gets
@@ -64,6 +65,16 @@ class Bench:
         self._warm = False
         self._quickest: float | None = None
         self._nbytes = nbytes(self.inputs)
+
+    @classmethod
+    def of_message(cls, message: Mapping[str, Any], device: str) -> Bench:
+        """As MeasurementBackend.begin describes it to a process."""
+        inputs, references, further = wire.load(message["given"], device)
+        others = [
+            Further(each["name"], each["inputs"], [Expected(**one) for one in each["candidates"]]) for each in further
+        ]
+        policy, folder = Policy.from_message(message["policy"]), Path(message["folder"])
+        return cls(device, policy, inputs, [Expected(**each) for each in references], folder, others)
 
     def run(self, job: Job, best: float | None) -> dict[str, Any]:
         """Check and time a configuration: the fields of its Trial. `sticky` is set where this process is spoilt."""
@@ -233,7 +244,7 @@ class Bench:
     def _check(self, job: Job, ran: KernelOutputs) -> dict[str, Any]:
         if self.policy.keep_outputs:
             results = list(ran.outputs) or [ran.after[at] for at in ran.changed]
-            return {"outputs": wire.store_values(results, self.folder, f"out-{job.index}")}
+            return {"outputs": wire.store(results, self.folder, f"out-{job.index}")}
         if not self.references:
             return {}
         verdict = check_outputs(ran, self.references, self.policy.tolerance)

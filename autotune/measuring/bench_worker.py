@@ -37,8 +37,6 @@ def _serve(channel: Any, device: str) -> None:
     seconds["torch"] = _age()
 
     from tiledsl.autotuner.measuring import bench, jobs, wire
-    from tiledsl.autotuner.measuring.again import Further
-    from tiledsl.autotuner.verifying.reference import Expected
 
     if device != "cpu":
         torch.zeros(1, device=device)
@@ -63,14 +61,7 @@ def _serve(channel: Any, device: str) -> None:
                 bench.set_folders(message["triton_cache_dir"])
                 sys.path[:] = dict.fromkeys([*message["path"], *sys.path])
                 try:
-                    current = bench.Bench(
-                        device,
-                        jobs.Policy.from_message(message["policy"]),
-                        wire.load_values(message["inputs"], device),
-                        [Expected.load(each, device) for each in message["references"]],
-                        Path(message["folder"]),
-                        [Further.load(each, device) for each in message["further"]],
-                    )
+                    current = bench.Bench.of_message(message, device)
                 except Exception as error:  # the device has no room, above all
                     channel.send({"failure": f"{type(error).__name__}: {error}"})
                     continue

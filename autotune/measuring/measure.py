@@ -147,9 +147,7 @@ class MeasurementBackend:
         message = {
             "do": "begin",
             "policy": asdict(self.policy),
-            "inputs": wire.store_values(given.inputs, self.folder, "input"),
-            "references": [each.store(self.folder, f"reference-{n}") for n, each in enumerate(candidates)],
-            "further": [each.store(self.folder, f"further-{n}") for n, each in enumerate(given.further)],
+            "given": wire.store([given.inputs, candidates, given.further], self.folder, "given"),
             "folder": str(self.folder),
             "path": search_path() if self.policy.metrics else [],
             "triton_cache_dir": os.environ.get("TRITON_CACHE_DIR"),
@@ -164,7 +162,7 @@ class MeasurementBackend:
 
     def outputs(self, described: Sequence[dict[str, Any]], device: str) -> list[Any]:
         """The tensors that a job left, on `device`; their files are gone then."""
-        values = wire.load_values(described, device)
+        values: list[Any] = wire.load(described, device)
         for each in described:
             with contextlib.suppress(OSError):
                 (self.folder / each["file"]).unlink()

@@ -21,6 +21,7 @@ from tiledsl.autotuner.measuring import final_round, inputs
 from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.errors import TileError
 from tiledsl.runtime import timing
+from tiledsl.runtime.profiler import tensors
 from tiledsl.runtime.timing import WallClock
 
 _JOIN_SECONDS = 1.0
@@ -65,8 +66,6 @@ def observe(call: Callable[[], Any], given: Mapping[str, Any], alike: Sequence[A
 def plain_tensors(returned: Any) -> list[Any]:
     """The tensors of what a function returned. TileError for a subclass of torch.Tensor."""
     import torch
-
-    from tiledsl.autotuner.verifying.reference import tensors
 
     found = tensors(returned)
     for tensor in found:

@@ -11,7 +11,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,19 @@ class Channel:
         self._end.close()
 
 
-def store_values(values: Sequence[Any], folder: Path, prefix: str) -> list[dict[str, Any]]:
-    """Describe tensors and scalars for a message; the elements of tensors go to files `prefix-number` in the folder."""
-    described = []
-    for number, value in enumerate(values):
-        if not hasattr(value, "data_ptr"):
-            described.append({"value": value})
-            continue
-        path = folder / f"{prefix}-{number}"
-        described.append({"file": str(path), **_store(value, path)})
-    return described
+def store(value: Any, folder: Path, prefix: str) -> Any:
+    """Describe lists, dicts, fields of dataclasses, tensors and scalars for a message; the elements of tensors go to
+    files of the folder whose names begin with `prefix`."""
+    if isinstance(value, (list, tuple)):
+        return [store(each, folder, f"{prefix}-{number}") for number, each in enumerate(value)]
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {"items": [[name, store(each, folder, f"{prefix}-{name}")] for name, each in value.items()]}
+    if not hasattr(value, "data_ptr"):
+        return {"value": value}
+    path = folder / prefix
+    return {"file": str(path), **_store(value, path)}
 
 
 def _store(tensor: Any, path: Path) -> dict[str, Any]:
@@ -91,9 +95,13 @@ def _store(tensor: Any, path: Path) -> dict[str, Any]:
     return {"dtype": str(tensor.dtype)[len("torch.") :], "shape": list(tensor.shape), "strides": list(tensor.stride())}
 
 
-def load_values(described: Sequence[dict[str, Any]], device: str) -> list[Any]:
-    """What store_values described, tensors on the device and with their strides (unless elements share memory)."""
-    return [_load(each, device) if "file" in each else each["value"] for each in described]
+def load(described: Any, device: str) -> Any:
+    """What `store` described, tensors on the device and with their strides (unless elements share memory)."""
+    if isinstance(described, list):
+        return [load(each, device) for each in described]
+    if "items" in described:
+        return {name: load(each, device) for name, each in described["items"]}
+    return _load(described, device) if "file" in described else described["value"]
 
 
 def _load(described: dict[str, Any], device: str) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
 from tiledsl.errors import TileError
+from tiledsl.tables import aligned, csv_text
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.results.result import AutotuneResult
@@ -112,18 +111,10 @@ def as_text(result: AutotuneResult, sort: str = "latency") -> str:
     rows = [["", *heads]]
     for trial in trials:
         rows.append(["*" if result.is_winner(trial) else "", *(c.text(result, trial) for c in columns.values())])
-    left = [True, *(not column.form for column in columns.values())]
+    sides = "l" + "".join("r" if column.form else "l" for column in columns.values())
     notes = [f"  {config_text(t.config)}: {t.message.strip().splitlines()[0]}" for t in trials if t.message.strip()]
     notes += [f"  {count} more: {message}" for message, count in untried.items()]
-    return "\n".join([*_aligned(rows, left), *notes])
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(w) if side else cell.rjust(w) for cell, w, side in zip(row, widths, left)).rstrip()
-        for row in rows
-    ]
+    return "\n".join([*aligned(rows, sides), *notes])
 
 
 def as_csv(result: AutotuneResult) -> str:
@@ -131,14 +122,9 @@ def as_csv(result: AutotuneResult) -> str:
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
     columns = columns_of(result)
     fixed = [name for name in columns if name != "config"]
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*names, *fixed, "verified", "compile_seconds", "message"])
+    rows: list[list[Any]] = [[*names, *fixed, "verified", "compile_seconds", "message"]]
     for trial in result.trials:
-        cells: list[Any] = [trial.config.get(name, "") for name in names]
-        for name in fixed:
-            value = trial.status if name == "status" else columns[name].value(result, trial)
-            cells.append("" if value is None else value)
-        cells += [trial.verified, "" if trial.compile_seconds is None else trial.compile_seconds, trial.message]
-        writer.writerow(cells)
-    return file.getvalue()
+        values = [trial.status if name == "status" else columns[name].value(result, trial) for name in fixed]
+        tunables = map(trial.config.get, names)
+        rows.append([*tunables, *values, trial.verified, trial.compile_seconds, trial.message])
+    return csv_text(rows)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.autotuner.storage.cache import CacheEntry
+from tiledsl.tables import csv_text
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,8 @@ class ConfigComparison:
     def as_csv(self, heads: Sequence[str], cells: Callable[[ComparedConfig], Sequence[Any]]) -> str:
         """For programs: a column for each tunable, then what `cells` gives for a row, under `heads`."""
         names = list(dict.fromkeys(name for row in self.rows for name in row.config))
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, *heads])
-        writer.writerows([*(row.config.get(name, "") for name in names), *cells(row)] for row in self.rows)
-        return file.getvalue()
+        rows = [[*map(row.config.get, names), *cells(row)] for row in self.rows]
+        return csv_text([[*names, *heads], *rows])
 
 
 def compare_entries(entries: Sequence[CacheEntry]) -> ConfigComparison:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.autotuner.verifying.compare import difference, rms
 from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
+from tiledsl.runtime.profiler import tensors
 
 
 @dataclass
@@ -26,24 +25,6 @@ class Expected:
     aliases: list[int | None]
     changed: dict[int, Any] = field(default_factory=dict)
     unsure: float = 0.0
-
-    def store(self, folder: Path, prefix: str) -> dict[str, Any]:
-        """A description for a message, the elements in files."""
-        return {
-            "returned": wire.store_values(self.returned, folder, f"{prefix}-returned"),
-            "aliases": self.aliases,
-            "positions": list(self.changed),
-            "unsure": self.unsure,
-            "changed": wire.store_values(list(self.changed.values()), folder, f"{prefix}-changed"),
-        }
-
-    @staticmethod
-    def load(described: dict[str, Any], device: str) -> Expected:
-        """What `store` described."""
-        values = wire.load_values(described["changed"], device)
-        returned = wire.load_values(described["returned"], device)
-        changed = dict(zip(described["positions"], values))
-        return Expected(returned, described["aliases"], changed, described["unsure"])
 
 
 class Reference:
@@ -158,9 +139,3 @@ def _apart(written: Expected, precise: Expected) -> float:
         if one.dtype.is_floating_point and one.numel():
             most = max(most, difference(one, other, 0.0, 0.0).max_error / (rms(other) or 1.0))
     return most
-
-
-def tensors(value: Any) -> list[Any]:
-    """The tensors of what a program returned."""
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [item for item in items if hasattr(item, "data_ptr")]

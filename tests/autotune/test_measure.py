@@ -43,7 +43,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_values_survive_the_way(value: Any, tmp_path: Path) -> None:
-    (back,) = wire.load_values(wire.store_values([value], tmp_path, "x"), "cpu")
+    back = wire.load(wire.store(value, tmp_path, "x"), "cpu")
     if not isinstance(value, torch.Tensor):
         assert back == value and type(back) is type(value)
         return

@@ -155,7 +155,7 @@ def test_a_kernel_that_cannot_be_compiled_or_lowered_says_why(monkeypatch: pytes
         raise tiledsl.TileError("no <such> thing")
 
     monkeypatch.setattr("tiledsl.runtime.lowering.located_texts", refuse)
-    monkeypatch.setattr("tiledsl.kernels.kernel.compile_kernel", refuse)
+    monkeypatch.setattr("tiledsl.kernels.kernel.compile_emitted", refuse)
     kernel.__dict__.pop("compiled", None)
     part = kernel_page(kernel).program
     assert part.problem == "no <such> thing" and not part.steps and part.source == kernel.source

@@ -41,6 +41,14 @@ def main(A: T.Tensor((100,), "float32"), B: T.Tensor((100,), "float32")):
             if bx * 32 + i < 100:
                 B[bx * 32 + i] = A[99 - bx * 32 - i]
 """,
+    "rows before the first": """
+@T.prim_func
+def main(A: T.Tensor((100,), "float32"), B: T.Tensor((100,), "float32")):
+    with T.Kernel(4, threads=32) as bx:
+        for i in T.Parallel(32):
+            if bx * 32 + i < 100:
+                B[bx * 32 + i] = A[bx * 32 + i - 3]
+""",
     "counts": """
 @T.prim_func
 def main(A: T.Tensor((96,), "int32"), B: T.Tensor((8,), "int32")):
@@ -219,7 +227,7 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         of("constants"),
     ),
     "a comparison is mirrored wrongly": (
-        guard_accesses._Guard._compare, "predicate=predicate", 'predicate="lt"', of("rows from the end"),
+        guard_accesses._Guard._compare, "predicate=predicate", 'predicate="lt"', of("rows before the first"),
     ),
     "casts are folded that round": (
         canonicalize.combine_casts, "lossless = large.kind == \"float\" and large.bits > small.bits", "lossless = True",

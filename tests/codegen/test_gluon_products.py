@@ -181,3 +181,31 @@ def test_compiles_without_spills_or_products_in_line(
         assert set(re.findall(r"(\d+) bytes spill stores", result["ptxas"])) == {"0"}, (name, result["ptxas"])
         assert "wgmma.mma_async" in result["ptx"]
         assert 64 * 1024 < result["shared"] <= 227 * 1024
+
+
+@T.prim_func
+def less_than_nothing(
+    A: T.Tensor((128, 512), "float16"), B: T.Tensor((64, 512), "float16"), C: T.Tensor((128, 64), "float32")
+):
+    with T.Kernel(1, threads=256) as _:
+        a = T.alloc_shared((128, 64), "float16")
+        b = T.alloc_shared((64, 64), "float16")
+        total = T.alloc_fragment((128, 64), "float32")
+        T.clear(total)
+        for k in T.Pipelined(8, num_stages=3):
+            T.copy(A[0, k * 64], a)
+            T.copy(B[0, k * 64], b)
+            T.gemm(a, b, total, transpose_B=True)
+        for i, j in T.Parallel(128, 64):
+            total[i, j] = T.if_then_else(total[i, j] > 0, total[i, j], -0.0)
+        T.copy(total, C)
+
+
+@pytest.mark.parametrize("version", ["installed", "3.6"])
+def test_the_sign_of_zero_is_kept(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A -0.0 in the text is a 0.0 in Triton 3.6."""
+    python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
+    kernel = tiledsl.compile(less_than_nothing, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    assert "@gluon.jit" in kernel.source
+    ptx = compile_kernels({"zero": kernel}, python, tmp_path)["zero"]["ptx"]
+    assert re.search(r"0f80000000|0x80000000|-2147483648", ptx)

@@ -15,6 +15,7 @@ from tests.frontend.comparison import from_python, from_tiledsl
 from tiledsl.errors import TileError
 from tiledsl.frontend import parser, syntax
 from tiledsl.frontend.parser import parse_expression, parse_function, parse_module
+from tiledsl.location import Loc
 
 SNIPPETS = [
     "x = 1; y = 2\n",
@@ -127,6 +128,7 @@ REFUSED = [
     ("x = 1 +\n", "1:8", "unexpected end of the line; expected an expression"),
     ("x = é + $\n", "1:9", "the character '$' is not part"),
     ("x = a \\ b\n", "1:7", "a backslash outside a string"),
+    ("if a:\n    @d\nb\n", "3:1", "unexpected end of the block"),
     ("if x = 1: pass\n", "1:6", "unexpected '='; expected"),
     ("for i range(3): pass\n", "1:7", "unexpected 'range'; expected"),
     ("f(a=1, b)\n", "1:8", "a positional argument cannot follow"),
@@ -153,6 +155,7 @@ REFUSED = [
     ("x = f'{a!z}'\n", "1:9", "the conversion"),
     ("x = f'''\n  {1 +}'''\n", "2:7", "unexpected end of the text"),
     ("x = '\\x1'\n", "1:5", "the escape \\x"),
+    ("x = '\\u'\n", "1:5", "the escape \\u is incomplete"),
     ("x = '\\N{no such}'\n", "1:5", "there is no character named"),
     ("x = b'é'\n", "1:5", "bytes can only"),
     ("x = b'a' 'b'\n", "1:5", "bytes and text"),
@@ -181,6 +184,13 @@ def test_error_quotes_the_text_and_the_open_bracket() -> None:
     shown = str(caught.value)
     assert "     2 | for i in x:\n       | ^^^" in shown
     assert "note: inside '(', which was opened at p.tile:1:7" in shown
+
+
+def test_a_comparison_with_one_sign_is_told_from_an_assignment() -> None:
+    for text, notes in (("if x = 1: pass\n", ["to compare, write '=='"]), ("for x = 1: pass\n", [])):
+        with pytest.raises(TileError) as caught:
+            parse_module(text)
+        assert caught.value.notes == notes
 
 
 def test_positions_inside_an_f_string() -> None:
@@ -288,12 +298,13 @@ def test_error_in_a_function_names_its_file() -> None:
 
 def test_changed_file_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "kernels.py"
-    file.write_text("def f(x):\n    return x\n")
+    file.write_text("z = 2\ndef f(x):\n    return x\n")
     space: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), space)
     file.write_text("y = 1\ndef g(x):\n    return x\n")
-    with pytest.raises(TileError, match="was the file changed"):
+    with pytest.raises(TileError, match="was the file changed") as caught:
         parse_function(space["f"])
+    assert caught.value.loc == Loc(str(file), 2, 1, 2, 1)
 
 
 @pytest.mark.parametrize("state", ["corrupt", "unwritable", "writable by others"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tiledsl.errors import TileError
 from tiledsl.frontend.elaborate import _size
 from tiledsl.ir.printer import print_op
@@ -146,3 +147,66 @@ def test_a_branch_reads_a_name_before_it_gives_it_to_another_value() -> None:
     a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
     kernel(a, b, 5)
     assert a[:2].tolist() == [3, 4]
+
+
+def test_a_dict_that_is_written_out_takes_in_others() -> None:
+    kernel = build(inside("d = {1: 2, **{1: 5, 3: 4}}\nA[0] = d[1]\nA[1] = d[3]\nA[2] = len(d)"))
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    kernel(a, b, 0)
+    assert a[:3].tolist() == [5, 4, 2]
+
+
+def test_a_range_outside_of_a_kernel_is_pythons() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), "int32")):
+        sizes = range(1, 4)
+        total = sum(sizes) + len(sizes)
+        with T.Kernel(1, threads=32) as _:
+            A[0] = total
+
+    a = torch.zeros(8, dtype=torch.int32)
+    tiledsl.compile(main, target="interpret")(a)
+    assert a[0] == 9
+
+
+@pytest.mark.parametrize("outer", ["if n > 2:", "for i in T.serial(n):"])
+def test_a_list_of_a_kernel_is_not_changed_in_a_loop_or_branch(outer: str) -> None:
+    with pytest.raises(TileError, match="a Python list from outside this device loop or branch cannot be changed"):
+        build(inside(f"x = [0]\n{outer}\n    x[0] = 1\nA[0] = x[0]"))
+    build(inside(f"{outer}\n    x = [0]\n    x[0] = 1\n    A[0] = x[0]"))
+
+
+def test_break_and_continue_of_nested_loops_are_those_of_their_own_loops() -> None:
+    """The outer loop's flag is reset by its own iterations alone."""
+    body = """
+for k in T.serial(4):
+    for j in T.serial(4):
+        if j == n:
+            continue
+        B[k] += 1
+        if j == 2:
+            break
+    if k == 2:
+        break
+    A[k] = 1
+"""
+    kernel = build(inside(body))
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    kernel(a, b, 1)
+    assert (a[:4].tolist(), b[:4].tolist()) == ([1, 1, 0, 0], [2, 2, 2, 0])
+
+
+def test_a_name_of_an_annotation_alone_is_that_of_the_frame_around() -> None:
+    size = 5
+
+    @tiledsl.jit(target="interpret")
+    def fill(A, number):
+        A: T.Tensor((size,), "int32")
+        with T.Kernel(1, threads=32) as _:
+            for i in T.Parallel(8):
+                A[i] = number
+
+    assert "size" not in fill.function.__code__.co_freevars
+    a = torch.zeros(size, dtype=torch.int32)
+    fill(a, 3)
+    assert a.tolist() == [3] * size

@@ -165,6 +165,23 @@ def test_wrong_texts(text: str, message: str) -> None:
         tiledsl.parse(text, **({"M": 4, "N": 4, "dtype": "float32"} if "block" in text else {})).build(())
 
 
+TENSORS = """
+n = T.dyn["n"]
+@T.prim_func
+def main(A: T.Tensor[(n,), "int32"]):
+    with T.Kernel(1):
+        A[0] = {value}
+"""
+
+
+def test_what_a_text_makes_with_brackets() -> None:
+    a = torch.zeros(3, dtype=torch.int32)
+    tiledsl.compile(tiledsl.parse(TENSORS.format(value="n")), target="interpret")(a)
+    assert a[0] == 3
+    with pytest.raises(TileError, match="a function cannot be indexed in a text program"):
+        tiledsl.parse(TENSORS.format(value="T.copy[0]")).build(())
+
+
 def test_no_text() -> None:
     with pytest.raises(TileError, match=r"tiledsl\.parse takes a text, not int"):
         tiledsl.parse(3)  # type: ignore[arg-type]

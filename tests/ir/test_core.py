@@ -290,6 +290,7 @@ def test_verify_numbers_of_operands_results_and_regions() -> None:
     region = Region([I32])
     region.insert(arith.NegOp(result_types=[I32]))
     expect(func(region), "source has 0 values")
+    expect(arith.NegOp(result_types=[I32]), "source has 0 values")
     region = Region([I32])
     add = arith.NegOp(region.args[0], result_types=[I32, I32])
     region.insert(add)

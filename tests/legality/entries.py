@@ -256,8 +256,14 @@ def atomics() -> Iterator[Entry]:
             yield Entry(f"atomic_cas of {dtype}, {order}, masked", asks, two, masked)
             yield Entry(f"atomic_cas of {dtype}, {order}", asks, two, ("{1}[1] = " + swap.replace("%", "0"),))
         for lanes in (2, 4):
-            lines = (f"T.atomic_addx{lanes}({{0}}[0], {{1}}[0])",)
-            yield Entry(f"atomic_addx{lanes} of {dtype}", (("atomic.add.relaxed", (dtype,)),), two, lines)
+            asks, update = (("atomic.add.relaxed", (dtype,)),), f"T.atomic_addx{lanes}({{0}}[%], {{1}}[%]"
+            yield Entry(f"atomic_addx{lanes} of {dtype}", asks, two, (update.replace("%", "0") + ")",))
+            before = f"o_ = {update}, return_prev=True)"
+            lines = (before.replace("%", "0"), "{1}[0] = o_[0] + o_[1]")
+            yield Entry(f"atomic_addx{lanes} of {dtype}, previous", asks, two, lines)
+            lines = (f"for i_ in T.Parallel({N // lanes}):", "    " + before.replace("%", f"i_ * {lanes}"))
+            lines += tuple(f"    {{1}}[i_ * {lanes} + {lane}] = o_[{lanes - 1 - lane}]" for lane in range(lanes))
+            yield Entry(f"atomic_addx{lanes} of {dtype}, previous of a tile", asks, two, lines)
         for order in ("relaxed", "acquire", "seq_cst"):
             asks = ((f"atomic.load.{_SEMANTICS.get(order, order)}", (dtype,)),)
             text = f"T.atomic_load({{0}}[%], memory_order={order!r})"

@@ -215,7 +215,15 @@ class Shouting(Nothing):
     name = "Users_Pass"
 
 
-for _each in (Listed, Shouting):
+@dataclass(frozen=True)
+class Remembering(Nothing):
+    name = "users-remembering"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seen", [])
+
+
+for _each in (Listed, Remembering, Shouting):
     del PASSES[_each.name]
 
 
@@ -240,6 +248,7 @@ for _each in (Listed, Shouting):
         ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; did you mean 'times'?"),
         ({PLACE: [Listed([{}])]}, "Listed: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Nothing(times=0.5)]}, "Nothing: its options are not fields with numbers, texts or truth values"),
+        ({PLACE: [Remembering()]}, "Remembering: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Shouting()]}, "Shouting is named 'Users_Pass'"),
     ],
 )

@@ -332,6 +332,14 @@ def test_the_kinds_of_tensors_seen_last_are_known(driver: Driver, monkeypatch: p
     assert recent[0][1](x, y) and not recent[0][1](*given[0][:2])
 
 
+def test_a_call_that_knows_its_first_kind_is_not_written_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(scaled_rows(T.dynamic("M")), target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(16, 32), tensor(16, 32), 0.5)
+    known = type(kernel).__call__
+    kernel(tensor(32, 32), tensor(32, 32), 0.5)
+    assert type(kernel).__call__ is known and len(driver.launches) == 2
+
+
 def test_spilled_registers_are_four_bytes_each(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.spills = 17
     kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)

@@ -103,6 +103,17 @@ def test_the_second_process_compiles_nothing(launch: Any, compiled: list[Any], t
     assert again.kernel == first.kernel and again.metadata.num_warps == 1 and again.hash == first.hash
 
 
+def test_the_first_schema_is_what_later_versions_find(launch: Any, tmp_path: Path) -> None:
+    """Files outlive the version that wrote them: other names in them need another number."""
+    launch()
+    described = json.loads(next(each for each in files(tmp_path) if each.suffix == ".json").read_text())
+    assert described["schema"] == 1 and set(described) == {"schema", "asked", "files"}
+    assert set(described["files"]) == {"cubin", "triton"}
+    assert set(described["asked"]) == {
+        "source", "language", "signature", "constants", "attrs", "options", "target", "variables", "triton", "library",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -11,6 +11,8 @@ import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError
 from tiledsl.kernels.stored import call_fields, describe
+from tiledsl.runtime.launch_checks import stand_in
+from tiledsl.runtime.parameter import Parameter
 
 
 def built(scaled: bool, own: bool = False) -> Any:
@@ -87,3 +89,10 @@ def test_a_kept_kernel_knows_it_too() -> None:
     described = describe(built(False))
     assert [each.get("unused", False) for each in described["params"]] == [True, False, False]
     assert [each.is_used for each in call_fields(described)["params"]] == [False, True, True]
+
+
+@pytest.mark.parametrize("strides", [None, (64, 1)])
+def test_what_stands_for_none_lies_where_the_others_do(strides: tuple[int, ...] | None) -> None:
+    params = [Parameter("A", "float32", False, (8,)), Parameter("S", "float32", False, (4, 64), strides)]
+    made = stand_in(params[1], params, [torch.zeros(8, device="meta"), None])
+    assert (made.device.type, made.shape, made.stride()) == ("meta", (4, 64), (64, 1))

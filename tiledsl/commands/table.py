@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from tiledsl.tables import aligned
+
 
 def printable(text: str, keep: str = "") -> str:
     """A text from a file as a terminal may show it: without control characters but those in `keep`."""
@@ -26,7 +28,5 @@ def print_table(head: list[str], rows: list[list[str]], sides: str) -> None:
             table.add_row(*map(Text, row))
         Console().print(table)
         return
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        cells = [c.rjust(w) if s == "r" else c.ljust(w) for c, w, s in zip(row, widths, sides)]
-        click.echo("  ".join(cells).rstrip())
+    for line in aligned([head, *rows], sides):
+        click.echo(line)

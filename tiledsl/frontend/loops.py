@@ -100,7 +100,7 @@ class Loops(Blocks):
             self.ctx.builder.loc = node.loc
             self._guarded(node, node.body)
 
-        self._device_loop(node, [region], body)
+        self._device_loop(node, region, body)
         scf.yielding(region)
         hints: dict[str, Any] = {"num_stages": loop.num_stages, "unroll": loop.unroll, "vectorized": loop.vectorized}
         self.ctx.builder.insert(scf.ForOp(*values, [], regions=[region], loc=node.loc, **hints))
@@ -108,11 +108,11 @@ class Loops(Blocks):
     def _device_loop(
         self,
         node: syntax.For | syntax.While,
-        regions: list[Region],
+        region: Region,
         body: Callable[[], None],
         tile_loop: TileLoop | None = None,
     ) -> None:
-        """Run `body` into the last region, with the loop's names and its jump flags around it."""
+        """Run `body` into the region, with the loop's names and its jump flags around it."""
         breaks = jumping(node.body, self.names)
         jumps = None
         if breaks:
@@ -123,7 +123,7 @@ class Loops(Blocks):
         self.ctx.loops.append(tile_loop)
         self._device_depth += 1
         try:
-            with self.ctx.inside(regions[-1]), self.names.device_region(node.loc, repeats=True):
+            with self.ctx.inside(region), self.names.device_region(node.loc, repeats=True):
                 body()
         finally:
             self._device_depth -= 1
@@ -208,7 +208,7 @@ class Loops(Blocks):
             self._guarded(node, node.body, inside)
 
         made = TileLoop(self.ctx.builder, [Scalar(arg) for arg in region.args], loop.extents)
-        self._device_loop(node, [region], body, made)
+        self._device_loop(node, region, body, made)
         self.ctx.builder.insert(tile.ParallelOp(extents=loop.extents, regions=[region], loc=node.loc))
 
     def _persistent(self, node: syntax.For, loop: PersistentLoop) -> None:
@@ -238,7 +238,7 @@ class Loops(Blocks):
             self._guarded(node, node.body)
 
         values = [as_value(x, "int32") for x in (loop.index, total, loop.wave_size)]
-        self._device_loop(node, [region], body)
+        self._device_loop(node, region, body)
         scf.yielding(region)
         self.ctx.builder.insert(scf.ForOp(*values, [], regions=[region], loc=node.loc))
 
@@ -261,7 +261,7 @@ class Loops(Blocks):
             stop[0] = jumps.stop if isinstance(jumps, Jumps) else None
             self._guarded(node, node.body)
 
-        self._device_loop(node, [after], body)
+        self._device_loop(node, after, body)
         with self.ctx.inside(before):
             go_on = as_bool(test)
             if stop[0] is not None:

@@ -20,7 +20,7 @@ from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
 from tiledsl.report.notebook import Stages, code, folded, paragraph
-from tiledsl.runtime.compile import compile_kernel, guard
+from tiledsl.runtime.compile import compile_emitted, guard
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.launch_stored import CachedBinary, install
 from tiledsl.runtime.launch_triton import is_transformed
@@ -157,10 +157,7 @@ class Kernel(OtherNames):
         places = chain(vars(self).get("_places", ()), repeat(None))  # a pass may have added kernels
         for each, place in zip(self.module.kernels, places):
             try:
-                compiled[each.name] = compile_kernel(
-                    getattr(loaded, each.name), each.signature, each.constexprs, self.target, each.num_warps,
-                    each.num_stages, attrs=each.divisible_by_16, **each.options,
-                )  # fmt: skip
+                compiled[each.name] = compile_emitted(loaded, each, self.target)
             except TileError as error:
                 error.loc = error.loc or self._located(place, error)
                 raise

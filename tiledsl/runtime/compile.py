@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.machinery
 import io
 import linecache
 import os
@@ -11,6 +12,7 @@ import re
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,6 +114,22 @@ def _is_disturbed(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def compile_emitted(module: Any, emitted: Any, target: Target) -> CompiledKernel:
+    """Compile the function of a loaded module that an EmittedKernel, or what has its fields, describes."""
+    return compile_kernel(
+        getattr(module, emitted.name), emitted.signature, emitted.constexprs, target, emitted.num_warps,
+        emitted.num_stages, attrs=emitted.divisible_by_16, **emitted.options,
+    )  # fmt: skip
+
+
+def without_torch() -> None:
+    """Have this process, which compiles and does nothing else, take an empty module for torch: only launching needs it,
+    and to load it takes longer than to compile."""
+    if "torch" not in sys.modules:
+        sys.modules["torch"] = stand_in = types.ModuleType("torch")
+        stand_in.__spec__ = importlib.machinery.ModuleSpec("torch", None)
 
 
 def compile_kernel(

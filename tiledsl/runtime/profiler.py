@@ -80,14 +80,10 @@ def _summary(times: list[float], quantiles: Sequence[float] | None, mode: str) -
         summaries: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max}
         summaries |= {"mean": statistics.fmean, "median": statistics.median}
         return float(summaries[mode](times))
-    ordered = sorted(times)
+    import torch
 
-    def at(quantile: float) -> float:
-        place = quantile * (len(ordered) - 1)
-        low, high = math.floor(place), math.ceil(place)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-    values = [at(quantile) for quantile in quantiles]
+    wanted = torch.tensor(quantiles, dtype=torch.float64)
+    values = torch.tensor(times, dtype=torch.float64).quantile(wanted).tolist()
     return values[0] if len(values) == 1 else values
 
 
@@ -187,9 +183,9 @@ class Profiler:
         """
         inputs = list(input_tensors) if input_tensors is not None else self.get_inputs()
         for_kernel, for_reference = _copies(inputs), _copies(inputs)
-        outputs, expected = _tensors(self.run(*for_kernel)), _tensors(reference_program(*for_reference))
+        outputs, expected = tensors(self.run(*for_kernel)), tensors(reference_program(*for_reference))
         if not outputs and not expected:
-            outputs, expected = _tensors(for_kernel), _tensors(for_reference)
+            outputs, expected = tensors(for_kernel), tensors(for_reference)
         if len(outputs) != len(expected):
             raise MismatchError(f"the kernel returns {len(outputs)} tensors and the reference {len(expected)}")
         for number, (output, wanted) in enumerate(zip(outputs, expected)):
@@ -202,7 +198,7 @@ class Profiler:
         first: list[Any] | None = None
         for number in range(repeat):
             given = _copies(inputs)
-            outputs = _tensors(self.run(*given)) or _tensors(given)
+            outputs = tensors(self.run(*given)) or tensors(given)
             outputs = [output.clone() for output in outputs]
             if first is None:
                 first = outputs
@@ -259,9 +255,7 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
     return [item.clone() if hasattr(item, "clone") else item for item in inputs]
 
 
-def _tensors(value: Any) -> list[Any]:
+def tensors(value: Any) -> list[Any]:
     """The tensors of what a program returned."""
-    if value is None:
-        return []
     items = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in items if hasattr(item, "data_ptr")]

@@ -63,6 +63,8 @@ class GluonExpressions(Expressions):
             self._wanted = before
 
     def full(self, shape: tuple[int, ...], text: str, dtype: str) -> Expression:
+        if text == "-0.0":
+            return super().full(shape, text, dtype)
         if not shape:
             return Expression(f"gl.to_tensor({text}).to({TRITON_TYPES[dtype]})")
         layout = self.layouts.of(shape)

@@ -95,7 +95,7 @@ class GuardAccesses(Pass):
                                                             %x = tile.load %A[%rows, %columns] mask=%ok {guarded = true}
     Each dimension is compared in its own shape, and only on the sides that neither ranges nor the access's own mask
     prove. enabled=false trusts every access (TileLang's tl.disable_safe_memory_legalize).
-    Needs:   promote-buffers; dynamic dimensions are at least 1. Keeps: the masks and `other` values of the program.
+    Needs:   promote-buffers. Keeps: the masks and `other` values of the program.
     """
 
     name = "guard-accesses"

@@ -31,14 +31,14 @@ def _made(builder: Builder, op: type[Operation], *operands: Value | Sequence[Val
 
 @pattern(arith.FloorDivOp, arith.FloorModOp)
 def truncate_division(op: BinaryOp, rw: Rewriter) -> bool:
-    # x // y  ==>  truncdiv(x, y) where both are known to be positive, else with a correction
+    # x // y  ==>  truncdiv(x, y) where neither is negative, else with a correction
     # by Triton's operators, which round towards zero
     ranges: Ranges = rw.analysis
     divides = isinstance(op, arith.FloorDivOp)
     make: type[BinaryOp] = arith.TruncDivOp if divides else arith.TruncModOp
     unsigned = ELEMENTS[op.out.dtype].kind == "uint"
     divisor = ranges.of(op.rhs)
-    if unsigned or (divisor.lo > 0 and ranges.is_nonnegative(op.lhs)):
+    if unsigned or (divisor.lo >= 0 and ranges.is_nonnegative(op.lhs)):
         rw.replace(op, [_made(rw, make, op.lhs, op.rhs)])
         return True
     number = constant_of(op.rhs)
@@ -50,7 +50,7 @@ def truncate_division(op: BinaryOp, rw: Rewriter) -> bool:
     remainder = _made(rw, arith.TruncModOp, op.lhs, op.rhs)
     zero = _scalar(rw, 0, op.lhs)
     wrong = _made(rw, arith.CmpOp, remainder, zero, predicate="lt")
-    if divisor.lo <= 0:
+    if divisor.lo < 0:
         # the remainder has the dividend's sign; it is wrong where that differs from the divisor's
         negative = _made(rw, arith.CmpOp, op.rhs, zero, predicate="lt")
         differs = _made(rw, arith.XorOp, wrong, negative)

@@ -33,15 +33,16 @@ PARAMETERS = "A: 64*96*float32, B: 64*96*float32, N: 1000*int32, D: m*float32, s
 TO_VALUES = [UnrollLoops(), LowerTileOps(), VectorizeParallel(), PromoteBuffers()]
 
 
-def program(body: str, *, parameters: str = PARAMETERS, grid: Sequence[int] = (8,), target: Any = None) -> Program:
+def program(body: str, *, parameters: str = PARAMETERS, grid: Sequence[int | str] = (8,), target: Any = None) -> Program:
     """A program of one kernel; the parameters and their symbol %m are its names, %bx, %by, %bz the block indices.
 
-    Parameters with sizes, as `A: 4*6*float32`, are global buffers, others scalars.
+    Parameters with sizes, as `A: 4*6*float32`, are global buffers, others scalars. The grid has numbers and names.
     """
     declared = [each.split(": ") for each in parameters.split(", ")]
     names = ["%bx", "%by", "%bz"][: len(grid)]
-    constants = "\n".join(f"%grid{i} = arith.constant {{value = {size}}} : int32" for i, size in enumerate(grid))
-    grid_text = ", ".join(f"%grid{i}" for i in range(len(grid)))
+    numbers = {f"%grid{i}": size for i, size in enumerate(grid) if isinstance(size, int)}
+    constants = "\n".join(f"{name} = arith.constant {{value = {size}}} : int32" for name, size in numbers.items())
+    grid_text = ", ".join(f"%grid{i}" if isinstance(size, int) else size for i, size in enumerate(grid))
     arguments = [f"%{name}: " + (f"buffer<{type}, global>" if "*" in type else type) for name, type in declared]
     symbols = ""
     for name, type in declared:

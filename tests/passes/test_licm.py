@@ -11,7 +11,7 @@ from tiledsl.passes.licm import Licm
 
 def before_loop(body: str, **options: bool) -> list[str]:
     """The lines before the first loop."""
-    lines = after(Licm(**options), body)
+    lines = after(Licm(**options), body, grid=("%m",))  # so that %m is at least 1
     return lines[: next(number for number, line in enumerate(lines) if "scf.for" in line)]
 
 

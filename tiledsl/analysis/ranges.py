@@ -53,14 +53,12 @@ class Ranges:
         self._known: dict[Value, Interval] = dict(known or {})
         self._below: dict[tuple[Value, Value], bool] = {}
         if isinstance(root, tile.FuncOp):
-            for arg in root.body.args[len(root.parameters) :]:
-                # a dynamic dimension; nothing is launched over empty tensors
-                self._known[arg] = Interval(1, dtype_interval(arg.dtype).hi)
+            self._known.update(_sizes(root))
         self._root = root
 
     @classmethod
     def around(cls, op: Operation) -> Ranges:
-        """The ranges of the whole program around an operation, in which dynamic sizes are known to be positive."""
+        """The ranges of the whole program around an operation, in which dynamic sizes are known not to be negative."""
         return cls([op, *ancestors(op)][-1])
 
     def of(self, value: Value) -> Interval:
@@ -152,11 +150,11 @@ class Ranges:
         if isinstance(op, arith.SelectOp):
             return self.below(op.on_true, bound) and self.below(op.on_false, bound)
         if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
-            return (origin(op.rhs) is bound and self.of(bound).lo > 0) or (
-                self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo > 0 and self.below(op.lhs, bound)
+            return (origin(op.rhs) is bound and self.of(bound).lo >= 0) or (
+                self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo >= 0 and self.below(op.lhs, bound)
             )
         if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
-            return self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo >= 1 and self.below(op.lhs, bound)
+            return self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo >= 0 and self.below(op.lhs, bound)
         if isinstance(op, arith.SubOp) and self.never_wraps(op):
             least = self.of(op.rhs).lo
             return (least >= 1 and self._at_most(op.lhs, bound)) or (least >= 0 and self.below(op.lhs, bound))
@@ -258,6 +256,19 @@ class Ranges:
         return narrow if narrow.lo <= narrow.hi else found
 
 
+def _sizes(func: tile.FuncOp) -> dict[Value, Interval]:
+    """Dynamic sizes are at least 0; one without which every grid is empty is at least 1, or nothing runs."""
+    symbols = func.body.args[len(func.parameters) :]
+    sizes = {symbol: Interval(0, dtype_interval(symbol.dtype).hi) for symbol in symbols}
+    grids = [op.grid for op in func.body if isinstance(op, (tile.KernelOp, triton.LaunchOp))] if sizes else []
+    found = dict(sizes)
+    for symbol, interval in sizes.items():
+        without = Ranges(known={**sizes, symbol: Interval(0, 0)})
+        if all(any(without.of(extent).hi <= 0 for extent in grid) for grid in grids):
+            found[symbol] = interval._replace(lo=1)
+    return found
+
+
 def _assumptions(op: Operation) -> list[tile.AssumeOp]:
     """The assumptions that always hold: those of a program and of its kernels outside of loops and branches."""
     found: list[tile.AssumeOp] = []
@@ -345,7 +356,13 @@ def _reduction(op: tensor.ReduceOp, source: Interval) -> Interval | None:
     return None
 
 
+def _divisor(b: Interval) -> Interval:
+    """Without an end that is 0: what is divided by 0 is undefined."""
+    return Interval(b.lo or 1, b.hi) if b.hi > 0 else Interval(b.lo, b.hi or -1) if b.lo < 0 else b
+
+
 def _remainder(a: Interval, b: Interval, floor: bool) -> Interval | None:
+    b = _divisor(b)
     if b.lo <= 0:
         return None
     if a.lo >= 0 or floor:
@@ -360,6 +377,7 @@ def _all_ones(number: float | int) -> int:
 
 
 def _division(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:
+    b = _divisor(b)
     return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
 
 
@@ -403,7 +421,7 @@ _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     arith.MulOp: lambda op, a, b: _corners(a, b, arith.MulOp),
     arith.FloorDivOp: _division,
     arith.TruncDivOp: _division,
-    arith.CeilDivOp: lambda op, a, b: _division(op, Interval(a.lo + b.lo - 1, a.hi + b.hi - 1), b),
+    arith.CeilDivOp: _division,
     arith.FloorModOp: lambda op, a, b: _remainder(a, b, True),
     arith.TruncModOp: lambda op, a, b: _remainder(a, b, False),
     arith.MinOp: lambda op, a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)),

@@ -435,20 +435,18 @@ def _computed(formula: Any, named: Mapping[str, Term]) -> Term:
 
 
 def _least(source: str) -> int:
-    """The least value of a dynamic size, by where it is read: dimensions are at least 1, strides 0.
+    """The least value of a dynamic size, by where it is read: dimensions and strides are at least 0.
 
     "A.0-1//4" is the number of which the dimension is four times as much and one more.
     """
     axis = source.rpartition(".")[2]
-    if axis.startswith("stride"):
-        return 0
     axis, _, factor = axis.partition("//")
     for sign in "+-":
         if sign in axis:
             axis, _, amount = axis.partition(sign)
             change = int(amount) if sign == "+" else -int(amount)
-            return max(0, -(-(1 + change) // int(factor or 1)))
-    return 1
+            return max(0, -(-change // int(factor or 1)))
+    return 0
 
 
 def _block_names(op: tile.KernelOp | triton.LaunchOp) -> list[str]:

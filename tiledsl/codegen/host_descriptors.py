@@ -28,6 +28,10 @@ class _Address:
 
 def _descriptor(tensor, shape, strides, block, *layout):
     """What the hardware must know to copy blocks of a tensor. To make one takes longer than a launch: they are kept."""
+    if 0 in shape:  # which the hardware refuses; a copy of this, too, gives zeros, as from outside of a tensor
+        zeros = torch.zeros(16, dtype=tensor.dtype, device=tensor.device)
+        ones = [1] * len(shape)
+        return TensorDescriptor(zeros, ones, [16] * (len(shape) - 1) + [1], list(block), *layout)
     key = (tensor.data_ptr(), tensor.dtype, shape, strides, block, layout)
     found = _descriptors.get(key)
     if found is None:

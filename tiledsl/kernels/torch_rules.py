@@ -148,6 +148,8 @@ def _each_of_a_batch(definition: Definition, call: Callable[..., Any]) -> Callab
                     f"under vmap every call would write into the same {argument.name}",
                     notes=[f"give {argument.name} a batch dimension, too"],
                 )
+        if info.batch_size == 0:
+            return _of_no_batch(definition, in_dims, given)
         results = []
         for number in range(info.batch_size):
             parts = [each if dim is None else each.select(dim, number) for each, dim in zip(given, in_dims)]
@@ -166,6 +168,20 @@ def _each_of_a_batch(definition: Definition, call: Callable[..., Any]) -> Callab
         return (stacked[0], 0) if definition.returns == 1 else (stacked, (0,) * definition.returns)
 
     return rule
+
+
+def _of_no_batch(definition: Definition, in_dims: Sequence[int | None], given: Sequence[Any]) -> Any:
+    """The result over a batch of 0: nothing runs, and each output has a dimension of 0 in front."""
+
+    def one(each: Any, dim: int | None) -> Any:
+        return each if dim is None else each.new_empty((*each.shape[:dim], *each.shape[dim + 1 :]))
+
+    made = definition.fake(*map(one, given, in_dims))
+    if definition.returns == 0:
+        return None, None
+    parts = made if isinstance(made, (list, tuple)) else (made,)
+    results = tuple(each.new_empty((0, *each.shape)) for each in parts)
+    return (results[0], 0) if definition.returns == 1 else (results, (0,) * definition.returns)
 
 
 def _autocast_rule(definition: Definition, operator: Any, device: str) -> Callable[..., Any]:

@@ -382,7 +382,7 @@ class Context:
             for dim in each.shape:
                 sizes[-1] = ("mul", sizes[-1], dim)
         more = polynomial(("sub", *sizes), self.formulas)
-        if more and (min(more.values()) > 0 or max(more.values()) < 0):  # for sizes are at least 1
+        if more and (min(more.values()) > 0 or max(more.values()) < 0):  # for sizes of at least 1
             shape = f"({', '.join(map(str, type.shape))}{',' * (len(type.shape) == 1)})"
             made = [(name, self.formulas[name]) for name in type.shape if name in self.formulas]
             raise TileError(

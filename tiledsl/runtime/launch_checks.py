@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
-from tiledsl.formulas import names_in, text_of, value_of
+from tiledsl.formulas import names_in, polynomial, text_of, value_of
 from tiledsl.runtime.launch_triton import has_tangents
 from tiledsl.runtime.target import Target
 
@@ -125,6 +125,16 @@ def _check_formulas(kernel: str, params: Sequence[Parameter], symbols: Mapping[s
                 known = ", ".join(f"{each} is {sizes[each]}" for each in sorted(names_in(formula)))
                 wanted = f"{text_of(formula, _AsItIs())} is {needed}: {known}"
                 raise TileError(f"{kernel}: {symbols[name][1]} is {sizes[name]}, but {wanted}")
+            least = _least(formula)
+            if sizes.get(name, least) < least:  # the sizes that it is computed from would be negative
+                wanted = f"{text_of(formula, _AsItIs())}, at least {least}"
+                raise TileError(f"{kernel}: {symbols[name][1]} is {sizes[name]}, but it is {wanted}")
+
+
+def _least(formula: Any) -> int:
+    """What a size is at least, as those that it is computed from are not negative."""
+    found = polynomial(formula, {})
+    return max(0, found.get((), 0)) if found and min(found.values()) > 0 else 0
 
 
 class _AsItIs(dict[str, str]):
@@ -148,8 +158,6 @@ def _check_shape(kernel: str, param: Parameter, given: Any, symbols: dict[str, t
             f"{kernel}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared"
         )
     for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
-        if size == 0:
-            raise TileError(f"{kernel}: dimension {axis} of {param.name} is 0: its shape is {shape}")
         if isinstance(dim, str):
             known, where = symbols.setdefault(dim, (size, f"{param.name}.shape[{axis}]"))
             if known != size:
@@ -164,5 +172,5 @@ def _check_shape(kernel: str, param: Parameter, given: Any, symbols: dict[str, t
             )
         return
     for axis, (dim, stride) in enumerate(zip(param.strides, given.stride(), strict=True)):
-        if dim != stride and isinstance(dim, int) and shape[axis] != 1:
+        if dim != stride and isinstance(dim, int) and shape[axis] > 1:
             raise TileError(f"{kernel}: {param.name} has stride {stride} in dimension {axis}, not {dim}")

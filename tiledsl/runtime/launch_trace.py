@@ -101,7 +101,10 @@ def trace(module: types.ModuleType, function: str, names: Sequence[str], argumen
 
 
 def _descriptor(cls: type, base: Any, shape: Any, strides: Any, block: Any, *layout: Any) -> Any:
-    """As the function in emitted modules; Gluon's class has a layout."""
+    """As the function in emitted modules; Gluon's class has a layout. None of an empty tensor: the function makes
+    memory for it, which a trace cannot tell."""
+    if 0 in map(int, shape):
+        return None
     return cls(base, *(list(_plain(sizes)) for sizes in (shape, strides, block)), *layout)
 
 
@@ -280,4 +283,6 @@ def _argument(value: Any, before: Sequence[Any]) -> Pointer | Scalar | Descripto
         return value
     if type(value).__name__ == "TensorDescriptor" and isinstance(value.base, _Tensor):
         return Descriptor(Pointer(value.base.of), sum(type(each) is type(value) for each in before), value)
+    if value is None:
+        raise Untraceable("a kernel takes the descriptor of an empty tensor")
     raise Untraceable(f"a kernel's argument is a {type(value).__name__}")

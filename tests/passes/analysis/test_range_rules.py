@@ -16,9 +16,9 @@ SMALL = [Interval(low, high) for low in range(-3, 4) for high in range(low, 4)]
 # Of all pairs of small intervals: numbers that a rule allows and no operands give, and pairs that it knows nothing of.
 LOOSE: dict[type[arith.BinaryOp], tuple[int, int]] = {
     arith.AddOp: (0, 0), arith.SubOp: (0, 0), arith.MulOp: (0, 0), arith.MinOp: (0, 0), arith.MaxOp: (0, 0),
-    arith.FloorDivOp: (0, 448), arith.TruncDivOp: (0, 448), arith.FloorModOp: (26, 616), arith.TruncModOp: (20, 616),
+    arith.FloorDivOp: (0, 280), arith.TruncDivOp: (0, 280), arith.FloorModOp: (32, 532), arith.TruncModOp: (24, 532),
     arith.AndOp: (126, 324), arith.OrOp: (11, 684), arith.XorOp: (85, 684), arith.ShlOp: (0, 504),
-    arith.ShrOp: (0, 504),
+    arith.ShrOp: (0, 504), arith.CeilDivOp: (0, 280),
 }  # fmt: skip
 
 

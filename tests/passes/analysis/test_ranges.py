@@ -6,9 +6,11 @@ import pytest
 from tests.passes.ir_cases import kernel_of, program
 from tests.support import executor
 from tiledsl.analysis.ranges import Interval, Ranges
-from tiledsl.dialects import tile
+from tiledsl.dialects import arith, tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import parse_program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
 
 
 def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[str, Value]]:
@@ -28,13 +30,18 @@ def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[
         ("%y = arith.floormod %bx, %c3 : int32", (0, 2)),
         ("%y = arith.floormod %s, %c8 : int32", (0, 7)),
         ("%y = arith.truncmod %s, %c8 : int32", (-7, 7)),
-        ("%y = arith.min %m, %c5 : int32", (1, 5)),
+        ("%y = arith.min %m, %c5 : int32", (0, 5)),
+        ("%y = arith.ceildiv %bx, %c4 : int32", (0, 2)),
+        ("%a = arith.add %bx, %c5 : int32\n%y = arith.ceildiv %a, %c4 : int32", (2, 3)),
+        ("%y = arith.floordiv %bx, %m : int32", (0, 7)),
+        ("%a = arith.sub %c0, %m : int32\n%y = arith.truncdiv %bx, %a : int32", (-7, 0)),
+        ("%y = arith.truncmod %bx, %m : int32", (0, 7)),
         ("%y = arith.and %s, %c31 : int32", (0, 31)),
         ("%a = arith.and %s, %c31 : int32\n%y = arith.shl %a, %c2 : int32", (0, 124)),
         ("%y = arith.sub %c7, %bx : int32", (0, 7)),
         ("%y = arith.mul %m, %c2 : int32", (-(2**31), 2**31 - 1)),
         ("%y = arith.add %m, %c1 : int32", (-(2**31), 2**31 - 1)),
-        ("%a = arith.cast %m : int64\n%z = arith.add %a, %l : int64\n%y = arith.cast %a : int32", (1, 2**31 - 1)),
+        ("%a = arith.cast %m : int64\n%z = arith.add %a, %l : int64\n%y = arith.cast %a : int32", (0, 2**31 - 1)),
         ("%y = arith.select %b, %bx, %c-4 : int32", (-4, 7)),
         ("%y = arith.math [%bx] {function = \"abs\"} : int32", (0, 7)),
         ("%i = tensor.iota {axis = 0} : tensor<12xint32>\n"
@@ -97,6 +104,30 @@ def test_a_backward_loop_over_tiles_stays_inside() -> None:
 def test_below_a_symbol(body: str, proven: bool) -> None:
     ranges, named = ranges_of(body)
     assert ranges.below(named["y"], named["m"]) is proven
+
+
+@pytest.mark.parametrize(
+    ("grid", "least"),
+    [
+        (("%m",), 1), ((8,), 0), ((8, "%m"), 1), (("%blocks", 8), 1), (("%most",), 1), (("%product",), 1),
+        (("%more",), 0), (("%other",), 0),
+    ],
+)  # fmt: skip
+def test_a_size_without_which_nothing_runs(grid: tuple[int | str, ...], least: int) -> None:
+    made = program("%y = arith.add %m, %c0 : int32\ntile.store %y, %N[%bx]", grid=("%m",))
+    kernel = kernel_of(made)
+    symbol, builder = made.root.symbol("m"), Builder.at(kernel)
+    eight, s = builder.constant(8, INT32), made.root.body.args[made.root.parameters.index("s")]
+    values = {
+        "%m": symbol,
+        "%blocks": builder.insert(arith.CeilDivOp(symbol, eight)).out,
+        "%most": builder.insert(arith.MinOp(symbol, s)).out,
+        "%product": builder.insert(arith.MulOp(s, symbol)).out,
+        "%more": builder.insert(arith.MaxOp(symbol, s)).out,
+        "%other": s,
+    }
+    kernel.set_field("grid", [values[each] if isinstance(each, str) else eight for each in grid])
+    assert Ranges(made.root).of(symbol).lo == least
 
 
 def test_loops_and_their_reverse_over_a_symbol() -> None:

@@ -33,10 +33,12 @@ PARAMETERS = "A: 64*96*float32, B: 64*96*float32, N: 1000*int32, D: m*float32, s
 TO_VALUES = [UnrollLoops(), LowerTileOps(), VectorizeParallel(), PromoteBuffers()]
 
 
-def program(body: str, *, parameters: str = PARAMETERS, grid: Sequence[int | str] = (8,), target: Any = None) -> Program:
+def program(
+    body: str, *, parameters: str = PARAMETERS, grid: Sequence[int | str] = (8,), target: Any = None
+) -> Program:
     """A program of one kernel; the parameters and their symbol %m are its names, %bx, %by, %bz the block indices.
 
-    Parameters with sizes, as `A: 4*6*float32`, are global buffers, others scalars. The grid has numbers and names.
+    Parameters with sizes, as `A: 4*6*float32`, are global buffers, others scalars; the grid has numbers and names.
     """
     declared = [each.split(": ") for each in parameters.split(", ")]
     names = ["%bx", "%by", "%bz"][: len(grid)]

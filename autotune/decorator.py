@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import Parameter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,12 @@ from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import config_text
-from tiledsl.errors import TileError, ends_tracebacks, user_loc, value_options, way_out
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings, value_key
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.kernels.signatures import check_given, not_given
 from tiledsl.runtime.launch_triton import is_autocast, traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -391,15 +391,8 @@ class AutotunedFunction(InGraphs):
     def _check_call(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
         if self.jit.is_eager and not self.jit.is_triton:  # tensors may be left out, and T.const values be given
             return
-        parameters = self.jit.signature.parameters
-        for name, parameter in parameters.items():
-            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if name not in values and name not in names and not variadic:
-                given = way_out(f"{self.name}({name}=...)", value_options([name]))
-                raise TileError(
-                    f"{self.name} is called without {name!r}, which is not a tunable", notes=[f"give it: {given}"]
-                )
-        unknown = [name for name in values if name not in parameters]
+        check_given(self.name, self.jit.signature, {*values, *names})
+        unknown = [name for name in values if name not in self.jit.signature.parameters]
         if unknown:
             raise TileError(f"{self.name} has no parameter {unknown[0]!r}")
 
@@ -566,12 +559,8 @@ def _check_without_arguments(tuned: AutotunedFunction) -> None:
     """TileError where a builder needs more than the tunables: `AutoTuner.run` gives it nothing else."""
     if tuned.jit.is_eager or callable(tuned.configs):
         return
-    names, parameters = tunables(tuned.configs), tuned.jit.signature.parameters
-    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    missing = [
-        name for name, parameter in parameters.items()
-        if parameter.default is Parameter.empty and parameter.kind not in variadic and name not in names
-    ]  # fmt: skip
+    names = tunables(tuned.configs)
+    missing = not_given(tuned.jit.signature, names)
     if missing:
         given = ", ".join(f"{name}=..." for name in missing)
         raise TileError(

@@ -16,6 +16,7 @@ from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
 from tiledsl.kernels.lost_gradients import refuse_gradients_of_torch_func, without_gradients
+from tiledsl.kernels.signatures import not_given
 from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
@@ -103,7 +104,7 @@ class InGraphs:
 
     def size_names(self, constants: Mapping[str, Any]) -> tuple[str, ...]:
         """The parameters of a builder that stand for sizes: those that neither constants nor defaults give."""
-        return tuple(n for n, p in self.jit.signature.parameters.items() if n not in constants and p.default is p.empty)
+        return tuple(not_given(self.jit.signature, constants))
 
     def forget_found(self) -> None:
         """Have operators look for kernels anew: there may be better ones."""

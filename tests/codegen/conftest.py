@@ -26,19 +26,15 @@ from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
 
 RUN = """
-import importlib.util, json, sys
+import json, pathlib, sys
 import numpy as np, torch
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-folder = sys.argv[1]
-for number, (name, entry, scalars) in enumerate(json.load(open(folder + "/jobs.json"))):
+from tests.support.load_file import load_file
+folder = pathlib.Path(sys.argv[1])
+for number, (name, entry, scalars) in enumerate(json.loads((folder / "jobs.json").read_text())):
     inputs = np.load(f"{folder}/{number}.npz")
     arguments = [torch.from_numpy(inputs[key]) if key in inputs else scalars[key] for key in scalars]
     try:
-        outputs = getattr(load(f"{folder}/{name}.py", name), entry)(*arguments)
+        outputs = getattr(load_file(folder / f"{name}.py", f"emitted {name}"), entry)(*arguments)
     except Exception as error:
         cause = error.__cause__ or error
         open(f"{folder}/{number}.error", "w").write(f"{type(error).__name__}: {error}\\n{cause!r}")

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.support.load_file import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,10 +53,7 @@ def sources(path: str | Path, kernels: Sequence[Mapping[str, Any]]) -> Iterator[
     """What Triton compiles of each of a module's kernels, and its options."""
     from triton.compiler import ASTSource
 
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(Path(path), f"emitted {Path(path).stem}")
     for kernel in kernels:
         function, kind = getattr(module, kernel["name"]), ASTSource
         if type(function).__name__ == "GluonJITFunction":

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import BufferType, is_float, with_shape
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
@@ -35,7 +34,7 @@ class FoldUnitDims(Pass):
     name = "fold-unit-dims"
 
     def run(self, program: Program) -> None:
-        kernels: list[tile.KernelOp] = of_kinds(program.root.nests(), tile.KernelOp)
+        kernels = tile.kernels(program.root)
         folded = [_fold(kernel) for kernel in kernels]
         if any(folded):
             canonicalize(program.root, CANONICAL_PATTERNS)

@@ -58,6 +58,14 @@ class Request:
     generic: bool = False
 
 
+def requested(program: str, values: Iterable[str], target: str | None, configs: Iterable[str], **stage: Any) -> Request:
+    """What the command line asks for: FILE[:FUNCTION], -D, --target, --pass-config and fields of a Request."""
+    file, function = split_function(program)
+    where = default_target() if target is None else Target.parse(target)
+    options = dict(map(parse_option, configs))
+    return Request(file, function, dict(map(parse_value, values)), where, pass_configs=options, **stage)
+
+
 def save_levels(request: Request, folder: Path) -> list[Path]:
     """Write the program's kernels at every level into a folder; the paths. Raises as `lower` does."""
     kernel = kernel_of(request)

@@ -193,12 +193,22 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
         refuse_tangents(shown, arguments)
     if not is_differentiable:
         arguments = without_gradients(shown, arguments)
-    elif not torch.compiler.is_compiling() and is_transformed():
+    returned = [leading + position for position in returned]
+    return call_operator(namespace, name, arguments, returned, as_list, is_differentiable)
+
+
+def call_operator(
+    namespace: str, name: str, arguments: Sequence[Any], returned: Sequence[int], as_list: bool, is_differentiable: bool
+) -> Any:
+    """Call an operator of torch. returned: which of the arguments such a call returns, if it does not make outputs."""
+    import torch
+
+    if is_differentiable and not torch.compiler.is_compiling() and is_transformed():
         result = transformed_call(f"{namespace}::{name}", arguments)
         return list(result) if as_list else result
     result = getattr(getattr(torch.ops, namespace), name)(*arguments)
     if returned:
-        result = [arguments[leading + position] for position in returned]
+        result = [arguments[position] for position in returned]
         return result if as_list else result[0]
     return list(result) if as_list else result
 

@@ -360,10 +360,10 @@ class AutotunedFunction(InGraphs):
         return BoundCall(arguments, keywords, values, given, resolve_target(self._target))
 
     def _problem(self, call: BoundCall, options: TuneOptions | None = None) -> TuningProblem:
-        arguments, keywords, values, given, target = call
+        arguments, keywords, values, explicit, target = call
         jit, configs, options = self.jit, self.configs, options or self.options
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
-            configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
+            configs = check_configs(configs(jit, target=target, **explicit), jit.signature, self.name)
         elif callable(configs):
             found = dicts(call_configs(configs, arguments, keywords, values))
             configs = check_configs(found, jit.signature, self.name)
@@ -381,7 +381,7 @@ class AutotunedFunction(InGraphs):
             build=lambda config, target: self.kernel_for(values, config, target),
             program=None if jit.is_triton else lambda config: jit.program_for(values, config),
             values=values,
-            configs=fix(configs, given_tunables(given, names)),
+            configs=fix(configs, given_tunables(explicit, names)),
             target=target,
             options=options,
             compile_options={name: jit.options.get(name) for name in of_jit},

@@ -151,19 +151,19 @@ class TunedFunction:
     ) -> tuple[Call, list[dict[str, Any]]]:
         """A call without its tunables, and the configurations to choose from."""
         try:
-            given = self.signature.bind_partial(*arguments, **keywords).arguments
+            bound = self.signature.bind_partial(*arguments, **keywords).arguments
         except TypeError as error:
             raise TileError(f"{self.name}: {error}", user_loc()) from None
         configs = self.configs
         if callable(configs):
-            found = call_configs(configs, arguments, keywords, given)
-            configs = check_configs(found, self.signature, self.name)
+            chosen = call_configs(configs, arguments, keywords, bound)
+            configs = check_configs(chosen, self.signature, self.name)
         configs = called_back(configs, self.options.config_callback, self.signature)
         names = tunables(configs)
-        flags.check_given(given, names, self.name)
-        check_given(self.name, self.signature, {*given, *names})
-        values = {name: value for name, value in given.items() if name not in names}
-        return Call(self.function, values, self.options.as_is), fix(configs, given_tunables(given, names))
+        flags.check_given(bound, names, self.name)
+        check_given(self.name, self.signature, {*bound, *names})
+        values = {name: value for name, value in bound.items() if name not in names}
+        return Call(self.function, values, self.options.as_is), fix(configs, given_tunables(bound, names))
 
     def _memory_key(self, values: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
         own = self.options.key

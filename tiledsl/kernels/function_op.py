@@ -123,29 +123,29 @@ class InGraphs:
         """A call in a graph: that of an operator; for a builder, a function that calls one."""
         import torch
 
-        given = dict(zip(self._parameter_names(), arguments)) | keywords
+        bound = dict(zip(self._parameter_names(), arguments)) | keywords
         of_kernel = self._kernel_names()
-        host = [name for name, value in given.items() if name not in of_kernel and not isinstance(value, torch.Tensor)]
-        symbolic = [name for name in host if is_symbolic(given[name])]
-        plain = tuple([(name, given[name]) for name in host if name not in symbolic])
-        fixed = plain + tuple([(name, operator.index(given[name])) for name in symbolic]) if of_kernel else ()
+        host = [name for name, value in bound.items() if name not in of_kernel and not isinstance(value, torch.Tensor)]
+        symbolic = [name for name in host if is_symbolic(bound[name])]
+        plain = tuple([(name, bound[name]) for name in host if name not in symbolic])
+        fixed = plain + tuple([(name, operator.index(bound[name])) for name in symbolic]) if of_kernel else ()
         if of_kernel:
-            found = self._operator_in_graph(fixed, (), None, None)
-            if found is None:
-                tensors = [name for name, value in given.items() if isinstance(value, torch.Tensor)]
-                like = tuple([(name, _described(given[name])) for name in tensors])
-                found = self._operator_in_graph(fixed, (), None, like)
-            return run_found(found, [given.get(name, other) for name, other in found[3]])
-        values = [given[name] for name in symbolic]
+            operation = self._operator_in_graph(fixed, (), None, None)
+            if operation is None:
+                tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
+                like = tuple([(name, _described(bound[name])) for name in tensors])
+                operation = self._operator_in_graph(fixed, (), None, like)
+            return run_found(operation, [bound.get(name, other) for name, other in operation[3]])
+        values = [bound[name] for name in symbolic]
         if symbolic and self._operator_in_graph(plain, tuple(symbolic), None, None) is None:
-            plain = plain + tuple([(name, operator.index(given[name])) for name in symbolic])
+            plain = plain + tuple([(name, operator.index(bound[name])) for name in symbolic])
             symbolic, values = [], []
 
         def call(*inputs: Any, **named: Any) -> Any:
             count = len(inputs) + len(named)
-            found = self._operator_in_graph(plain, tuple(symbolic), count, None if symbolic else ())
-            rest = [named[name] for name, _ in found[3][len(inputs) :]]
-            return run_found(found, [*values, *inputs, *rest], len(values))
+            operation = self._operator_in_graph(plain, tuple(symbolic), count, None if symbolic else ())
+            rest = [named[name] for name, _ in operation[3][len(inputs) :]]
+            return run_found(operation, [*values, *inputs, *rest], len(values))
 
         return call
 

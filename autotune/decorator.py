@@ -37,7 +37,7 @@ from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings, value_ke
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
-from tiledsl.kernels.signatures import check_given, not_given
+from tiledsl.kernels.signatures import check_given, check_known, not_given
 from tiledsl.runtime.launch_triton import is_autocast, traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -392,9 +392,7 @@ class AutotunedFunction(InGraphs):
         if self.jit.is_eager and not self.jit.is_triton:  # tensors may be left out, and T.const values be given
             return
         check_given(self.name, self.jit.signature, {*values, *names})
-        unknown = [name for name in values if name not in self.jit.signature.parameters]
-        if unknown:
-            raise TileError(f"{self.name} has no parameter {unknown[0]!r}")
+        check_known(self.name, self.jit.signature, values)
 
     def __repr__(self) -> str:
         return f"<autotuned {self.name}>"

@@ -16,7 +16,7 @@ from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
 from tiledsl.kernels.lost_gradients import refuse_gradients_of_torch_func, without_gradients
-from tiledsl.kernels.signatures import not_given
+from tiledsl.kernels.signatures import check_known, not_given
 from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
@@ -354,9 +354,7 @@ def _tensors(like: Named | None) -> dict[str, Any]:
 def _named_operator(source: InGraphs, constants: Mapping[str, Any], examples: Sequence[Any] | None) -> FunctionOperator:
     """What as_torch_op makes, not yet registered."""
     jit = source.jit
-    unknown = [name for name in constants if name not in jit.signature.parameters]
-    if unknown:
-        raise TileError(f"{jit.__name__} has no parameter {unknown[0]!r}", user_loc())
+    check_known(jit.__name__, jit.signature, constants)
     if jit.is_eager and examples is not None:
         names = [name for name in jit.kernel_names if name in jit.signature.parameters]
         like = tuple((name, _described(each)) for name, each in zip(names, examples) if hasattr(each, "stride"))

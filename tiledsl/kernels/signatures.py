@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from inspect import Signature
 
 from tiledsl.errors import TileError, user_loc, value_options, way_out
@@ -25,3 +25,11 @@ def check_given(function: str, signature: Signature, given: Collection[str]) -> 
             user_loc(),
             [f"give it: {way_out(f'{function}({name}=...)', value_options([name]))}"],
         )
+
+
+def check_known(function: str, signature: Signature, names: Iterable[str], further: str = "") -> None:
+    """TileError for a name that no parameter has; `further` says what else there is to know of them."""
+    for name in names:
+        if name not in signature.parameters:
+            known = ", ".join(signature.parameters) or "none"
+            raise TileError(f"{function} has no parameter {name!r}", user_loc(), [f"it has {known}{further}"])

@@ -14,7 +14,7 @@ from tiledsl.errors import TileError, brief, user_loc
 from tiledsl.kernels.calls import building, value_key
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.kernels.signatures import check_given
+from tiledsl.kernels.signatures import check_given, check_known
 from tiledsl.kernels.triton_text import NotStandalone, is_jitted, literal, standalone
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.levels.build import unknown_option
@@ -145,13 +145,8 @@ class TritonFunction(JitFunction):
 
     def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
         bound = super()._bind(arguments, keywords, partial)
-        unknown = [name for name in bound if name not in self.signature.parameters]
-        if unknown:
-            raise TileError(
-                f"{self.__name__} has no parameter {unknown[0]!r}",
-                user_loc(),
-                [f"it has {', '.join(self.signature.parameters)}; num_warps and the like belong into configurations"],
-            )
+        further = "; num_warps and the like belong into configurations"
+        check_known(self.__name__, self.signature, bound, further)
         for name, value in bound.items():
             bound[name] = _described(self.__name__, name, value, name in self.descriptors)
         if self.make_inputs is None or any(map(_is_tensor, bound.values())):

@@ -32,13 +32,13 @@ from tiledsl.kernels.resume import resume
 from tiledsl.launch_options import LAUNCH_OPTIONS
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.user_passes import own_passes
+from tiledsl.runtime.compile import ASSEMBLY
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
 from tiledsl.tracebacks import is_internal
 
 IR_LEVELS = ("tile", "triton")
-ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "dot", "all")
 
 

@@ -22,6 +22,7 @@ from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
 COMPUTED = "="  # the source of a symbol that only its formula tells
@@ -32,7 +33,6 @@ CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 # Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
 RINGS = ("", "query", "keys", "values", "left", "right", "results")
 EVICTION_HINTS = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl")
 
 
 def check_name(name: Any) -> None:

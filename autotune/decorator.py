@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import Parameter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,12 @@ from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import config_text
-from tiledsl.errors import TileError, ends_tracebacks, user_loc, value_options, way_out
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings, value_key
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.kernels.signatures import check_given, check_known, not_given
 from tiledsl.runtime.launch_triton import is_autocast, traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -360,10 +360,10 @@ class AutotunedFunction(InGraphs):
         return BoundCall(arguments, keywords, values, given, resolve_target(self._target))
 
     def _problem(self, call: BoundCall, options: TuneOptions | None = None) -> TuningProblem:
-        arguments, keywords, values, given, target = call
+        arguments, keywords, values, explicit, target = call
         jit, configs, options = self.jit, self.configs, options or self.options
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
-            configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
+            configs = check_configs(configs(jit, target=target, **explicit), jit.signature, self.name)
         elif callable(configs):
             found = dicts(call_configs(configs, arguments, keywords, values))
             configs = check_configs(found, jit.signature, self.name)
@@ -381,7 +381,7 @@ class AutotunedFunction(InGraphs):
             build=lambda config, target: self.kernel_for(values, config, target),
             program=None if jit.is_triton else lambda config: jit.program_for(values, config),
             values=values,
-            configs=fix(configs, given_tunables(given, names)),
+            configs=fix(configs, given_tunables(explicit, names)),
             target=target,
             options=options,
             compile_options={name: jit.options.get(name) for name in of_jit},
@@ -391,17 +391,8 @@ class AutotunedFunction(InGraphs):
     def _check_call(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
         if self.jit.is_eager and not self.jit.is_triton:  # tensors may be left out, and T.const values be given
             return
-        parameters = self.jit.signature.parameters
-        for name, parameter in parameters.items():
-            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if name not in values and name not in names and not variadic:
-                given = way_out(f"{self.name}({name}=...)", value_options([name]))
-                raise TileError(
-                    f"{self.name} is called without {name!r}, which is not a tunable", notes=[f"give it: {given}"]
-                )
-        unknown = [name for name in values if name not in parameters]
-        if unknown:
-            raise TileError(f"{self.name} has no parameter {unknown[0]!r}")
+        check_given(self.name, self.jit.signature, {*values, *names})
+        check_known(self.name, self.jit.signature, values)
 
     def __repr__(self) -> str:
         return f"<autotuned {self.name}>"
@@ -566,12 +557,8 @@ def _check_without_arguments(tuned: AutotunedFunction) -> None:
     """TileError where a builder needs more than the tunables: `AutoTuner.run` gives it nothing else."""
     if tuned.jit.is_eager or callable(tuned.configs):
         return
-    names, parameters = tunables(tuned.configs), tuned.jit.signature.parameters
-    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    missing = [
-        name for name, parameter in parameters.items()
-        if parameter.default is Parameter.empty and parameter.kind not in variadic and name not in names
-    ]  # fmt: skip
+    names = tunables(tuned.configs)
+    missing = not_given(tuned.jit.signature, names)
     if missing:
         given = ", ".join(f"{name}=..." for name in missing)
         raise TileError(

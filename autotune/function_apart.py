@@ -89,7 +89,7 @@ class Apart:
             while waiting or running:
                 while waiting and running < len(self._devices):
                     trial = waiting.popleft()
-                    if budget.is_used and any(each.ok for each in self._trials):
+                    if budget.is_over(self._trials):
                         trial.fail("pruned", budget.reason)
                         self._ended(trial)
                     else:

@@ -89,9 +89,9 @@ class FunctionRun:
         """Check a configuration and time it. What the function raises ends only this trial."""
         options = self._options
         try:
-            given, touched, seen = self._try(trial, self._check)
+            arguments, touched, seen = self._try(trial, self._check)
             if trial.status == "new" and self._is_fair(trial):
-                quick, prepared = self._prepare(trial, given, touched)
+                quick, prepared = self._prepare(trial, arguments, touched)
                 if options.wait_for_clock and self._call.on_gpu and not self._has_waited:
                     work = partial(prepared.sample, options.rep * _FIRST_PASS, quick)
                     if self._ranks.size == 1:  # others would call it more or less often
@@ -99,8 +99,8 @@ class FunctionRun:
                     self._has_waited = True
                 prepared.warm(options.warmup * _FIRST_PASS)
                 samples = prepared.sample(options.rep * _FIRST_PASS, quick)
-                self._look_behind(trial, given, quick)
-                self._try_again(trial, given, seen)
+                self._look_behind(trial, arguments, quick)
+                self._try_again(trial, arguments, seen)
                 if trial.status == "new":
                     self._record(trial, samples, prepared.method)
                     trial.by_rank = getattr(prepared, "by_rank", None)
@@ -122,53 +122,54 @@ class FunctionRun:
         self, trial: Trial, check: Callable[..., dict[str, Any]] | None
     ) -> tuple[dict[str, Any], list[str], list[Any]]:
         """Run a configuration once; its arguments, the names of those that it changed, and its results, here."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         touched: list[str] = []
         seen: list[Any] = []
 
         def attempt() -> dict[str, Any]:
-            given.update(self._call.fresh())
-            found = self._observe(trial, given)
-            touched.extend(name for name, old in self._call.values.items() if changed(found.given[name], old))
-            seen.extend([*found.results, *(found.given[name] for name in touched)])
-            if found.late:
-                return {"status": "mismatch", "message": found.late}
-            outcome = {} if check is None else check(found, touched)
+            arguments.update(self._call.fresh())
+            observed = self._observe(trial, arguments)
+            touched.extend(name for name, old in self._call.values.items() if changed(observed.given[name], old))
+            seen.extend([*observed.results, *(observed.given[name] for name in touched)])
+            if observed.late:
+                return {"status": "mismatch", "message": observed.late}
+            outcome = {} if check is None else check(observed, touched)
             if check is not None and "status" not in outcome and self._wanted is not None:
                 outcome["output_bits"] = self._bits(trial, seen)
             return outcome
 
         outcomes = self._ranks.together(f"configuration {trial.index}", attempt)
         trial.record(merged(outcomes))
-        return given, touched, seen
+        return arguments, touched, seen
 
-    def _observe(self, trial: Trial, given: dict[str, Any]) -> watched.Observed:
+    def _observe(self, trial: Trial, arguments: dict[str, Any]) -> watched.Observed:
         alike = [] if not self._references else self._references[-1].returned
-        return watched.observe(lambda: self._call.run(given, trial.config), given, alike, self._call.on_gpu)
+        return watched.observe(lambda: self._call.run(arguments, trial.config), arguments, alike, self._call.on_gpu)
 
-    def _check(self, found: watched.Observed, touched: Sequence[str], references: Any = None) -> dict[str, Any]:
+    def _check(self, observed: watched.Observed, touched: Sequence[str], references: Any = None) -> dict[str, Any]:
         references = self._references if references is None else references
         if not references:
             return {}
-        names, options = list(found.given), self._options
-        ran = KernelOutputs(names, found.results, list(found.given.values()), [names.index(name) for name in touched])
+        names, options = list(observed.given), self._options
+        places = [names.index(name) for name in touched]
+        ran = KernelOutputs(names, observed.results, list(observed.given.values()), places)
         roundoff = TF32 if self._call.on_gpu else 0.0
         limits = Tolerance(options.rtol, options.atol, options.max_mismatched_ratio, roundoff)
         return check_outputs(ran, references, limits)
 
-    def _look_behind(self, trial: Trial, given: dict[str, Any], quick: float) -> None:
+    def _look_behind(self, trial: Trial, arguments: dict[str, Any], quick: float) -> None:
         """Fail a configuration that works on where the clock does not see it."""
         if not self._call.on_gpu or self._options.timer is not None:
             return
         late = self._ranks.together(
             "looking at other streams",
-            lambda: watched.late_milliseconds(lambda: self._call.run(given, trial.config), None),
+            lambda: watched.late_milliseconds(lambda: self._call.run(arguments, trial.config), None),
         )
         why = watched.is_late(max(late), quick)
         if why:
             trial.fail("mismatch", why)
 
-    def _try_again(self, trial: Trial, given: dict[str, Any], seen: Sequence[Any]) -> None:
+    def _try_again(self, trial: Trial, arguments: dict[str, Any], seen: Sequence[Any]) -> None:
         """Check a configuration on new values at the addresses at which it was timed; the reference comes after it."""
         ref_prog = self._options.ref_prog
         if trial.status != "new" or not self._references or ref_prog is None:
@@ -179,8 +180,8 @@ class FunctionRun:
             for name in self._call.copied:
                 if hasattr(fresh[name], "data_ptr"):
                     fresh[name] = varied(fresh[name], trial.index)
-                    given[name].copy_(fresh[name])
-            outcome = self._observe(trial, given)
+                    arguments[name].copy_(fresh[name])
+            outcome = self._observe(trial, arguments)
             if outcome.late:
                 return {"status": "mismatch", "message": outcome.late}
             try:
@@ -213,29 +214,29 @@ class FunctionRun:
         names = list(self._call.copied)
         prints = [fingerprint(seen)]
         for values in adversarial_inputs([self._call.values[name] for name in names]):
-            given = {**self._call.fresh(), **dict(zip(names, values))}
+            arguments = {**self._call.fresh(), **dict(zip(names, values))}
             old = dict(zip(names, copies(values)))
-            call = partial(self._call.run, given, trial.config)
-            results = watched.observe(call, given, [], self._call.on_gpu)
+            call = partial(self._call.run, arguments, trial.config)
+            results = watched.observe(call, arguments, [], self._call.on_gpu)
             touched = [results.given[name] for name in names if changed(results.given[name], old[name])]
             prints.append(fingerprint([*results.results, *touched]))
         return digest(" ".join(prints))[:32]
 
-    def _prepare(self, trial: Trial, given: dict[str, Any], touched: Sequence[str]) -> tuple[float, Any]:
+    def _prepare(self, trial: Trial, arguments: dict[str, Any], touched: Sequence[str]) -> tuple[float, Any]:
         values = self._call.values
         differing = [name for name in self._call.copied if watched.may_differ(values[name])]
         rest = [name for name in touched if name not in differing]
 
         def restore() -> None:
             for name in rest:
-                given[name].copy_(values[name])
+                arguments[name].copy_(values[name])
             for name in differing:
-                given[name].copy_(watched.other_bits(values[name], self._generator(values[name].device)))
+                arguments[name].copy_(watched.other_bits(values[name], self._generator(values[name].device)))
 
         reset = restore if differing or rest else None
         restore()
         self._watch.config = trial.config
-        call = watched.joined(lambda: self._call.run(given, trial.config))
+        call = watched.joined(lambda: self._call.run(arguments, trial.config))
         quick = self._watch.quick(call, reset)
         return quick, self._watch.prepare(lambda count: [call], self._call.nbytes, quick, reset)
 
@@ -258,8 +259,8 @@ class FunctionRun:
         racers = []
         for trial in selection.finalists(self._trials):
             try:
-                given, touched, _ = self._try(trial, None)
-                quick, prepared = self._prepare(trial, given, touched)
+                arguments, touched, _ = self._try(trial, None)
+                quick, prepared = self._prepare(trial, arguments, touched)
                 racers.append(Racer(str(trial.index), prepared, quick))
             except RanksLost:
                 raise

@@ -81,7 +81,7 @@ class InPlace:
         run = FunctionRun(self._task.call, self._trials, self._task.options, self._ranks)
         for trial in self._trials:
             if trial.status == "new":
-                if budget.is_used and self._ranks.size == 1 and any(each.ok for each in self._trials):
+                if self._ranks.size == 1 and budget.is_over(self._trials):
                     trial.fail("pruned", budget.reason)
                 else:
                     run.first(trial)

@@ -33,6 +33,7 @@ from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import Trial, config_text, own_trials, summary_of_failures
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
+from tiledsl.kernels.signatures import check_given
 from tiledsl.runtime.launch_triton import traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -150,25 +151,19 @@ class TunedFunction:
     ) -> tuple[Call, list[dict[str, Any]]]:
         """A call without its tunables, and the configurations to choose from."""
         try:
-            given = self.signature.bind_partial(*arguments, **keywords).arguments
+            bound = self.signature.bind_partial(*arguments, **keywords).arguments
         except TypeError as error:
             raise TileError(f"{self.name}: {error}", user_loc()) from None
         configs = self.configs
         if callable(configs):
-            found = call_configs(configs, arguments, keywords, given)
-            configs = check_configs(found, self.signature, self.name)
+            chosen = call_configs(configs, arguments, keywords, bound)
+            configs = check_configs(chosen, self.signature, self.name)
         configs = called_back(configs, self.options.config_callback, self.signature)
         names = tunables(configs)
-        flags.check_given(given, names, self.name)
-        self._check_given(given, names)
-        values = {name: value for name, value in given.items() if name not in names}
-        return Call(self.function, values, self.options.as_is), fix(configs, given_tunables(given, names))
-
-    def _check_given(self, given: Mapping[str, Any], names: Sequence[str]) -> None:
-        for name, parameter in self.signature.parameters.items():
-            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in given and name not in names:
-                raise TileError(f"{self.name} is called without {name!r}, which is not a tunable", user_loc())
+        flags.check_given(bound, names, self.name)
+        check_given(self.name, self.signature, {*bound, *names})
+        values = {name: value for name, value in bound.items() if name not in names}
+        return Call(self.function, values, self.options.as_is), fix(configs, given_tunables(bound, names))
 
     def _memory_key(self, values: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
         own = self.options.key

@@ -147,7 +147,7 @@ class Bits:
         configuration's kernel and of the one for that number. TileError if it is not known what counts rows."""
         here = {param.name: list(param.shape) for param in kernel.params}
         jobs = []
-        for count, other, sizes in self._kernels(kernel):
+        for count, resized_kernel, sizes in self._kernels(kernel):
             dims = rows_of(here, sizes)
             outputs = [kernel.params[at].name for at in kernel.outputs]
             inputs = [param for param in kernel.params if not param.is_output]
@@ -158,7 +158,7 @@ class Bits:
             keep = {"dims": [dims.get(name) for name in outputs], "count": least}
             same = {"shapes": [None for _ in inputs], **keep}
             resized = {"shapes": [sizes[p.name] if p.is_tensor and p.name in dims else None for p in inputs], **keep}
-            jobs.append((count, _row_job(self.index, kernel, same), _row_job(self.index, other, resized)))
+            jobs.append((count, _row_job(self.index, kernel, same), _row_job(self.index, resized_kernel, resized)))
         return jobs
 
     def _kernels(self, kernel: Kernel) -> list[tuple[int, Kernel, dict[str, list[Any]]]]:

@@ -571,9 +571,9 @@ class TuningRun:
 
     def _is_late(self) -> bool:
         """Whether the budget is used up. There is a result in any case: the default is waited for, and what works."""
-        if self._ranks.size > 1 or not self._budget.is_used:  # ranks stop together; see InStep
+        if self._ranks.size > 1:  # ranks stop together; see InStep
             return False
-        return self.trials[0].status != "new" and any(trial.ok for trial in self.trials)
+        return self.trials[0].status != "new" and self._budget.is_over(self.trials)
 
     def _stop_early(self) -> None:
         """The budget is used up: what runs may end, the rest is not tried."""

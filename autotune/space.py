@@ -17,6 +17,7 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.autotuner.user_functions import errors_of, named_arguments
 from tiledsl.errors import TileError, brief, ends_tracebacks
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.kernels.signatures import not_given
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # Keys of a configuration that need not be parameters of the builder: choices of the compiler, and of what to run.
@@ -234,8 +235,7 @@ def call_configs(
     try:
         signature.bind(*arguments, **keywords)
     except TypeError:
-        wanted = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        missing = [p.name for p in wanted if p.default is p.empty and p.name not in values]
+        missing = not_given(signature, values)
         if missing:
             raise TileError(
                 f"autotune: configs wants an argument {missing[0]!r}, which the call does not give"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
-from tiledsl.autotuner.trial import NOT_TRIED
+from tiledsl.autotuner.trial import NOT_TRIED, Trial
 
 WAKE_SECONDS = 0.25
 """Ctrl-C does not end a wait without a limit where the system tells another thread of it."""
@@ -19,6 +20,10 @@ class Budget:
     @property
     def is_used(self) -> bool:
         return self._seconds is not None and self.left <= 0
+
+    def is_over(self, trials: Iterable[Trial]) -> bool:
+        """Whether no further configuration is tried: until one works, the limit does not count."""
+        return self.is_used and any(trial.ok for trial in trials)
 
     @property
     def left(self) -> float:

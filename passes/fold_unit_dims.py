@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import BufferType, is_float, with_shape
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
@@ -35,7 +34,7 @@ class FoldUnitDims(Pass):
     name = "fold-unit-dims"
 
     def run(self, program: Program) -> None:
-        kernels: list[tile.KernelOp] = of_kinds(program.root.nests(), tile.KernelOp)
+        kernels = tile.kernels(program.root)
         folded = [_fold(kernel) for kernel in kernels]
         if any(folded):
             canonicalize(program.root, CANONICAL_PATTERNS)
@@ -72,24 +71,24 @@ def _left(sizes: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for axis, size in enumerate(sizes) if axis not in axes)
 
 
-def _folded(value: Value, axes: tuple[int, ...], made: dict[tuple[Value, tuple[int, ...]], Value]) -> Value:
-    """An index without these of its dimensions, computed once more behind it; `made` has those that were."""
+def _folded(value: Value, axes: tuple[int, ...], folded: dict[tuple[Value, tuple[int, ...]], Value]) -> Value:
+    """An index without these of its dimensions, computed once more behind it; `folded` has those that were."""
     op = value.op
     if not axes or not value.shape or op is None:
         return value
-    if (value, axes) not in made:
+    if (value, axes) not in folded:
         type = with_shape(_left(value.shape, axes), value.dtype)
         if isinstance(op, tensor.IotaOp) and op.axis not in axes:
             copy: Operation = tensor.IotaOp(axis=_place(op.axis, axes), result_types=[type], names=[value.name])
         elif isinstance(op, tensor.IotaOp):
             copy = tensor.ReshapeOp(value, result_types=[type])
         else:
-            copy = op.clone({each: _folded(each, axes, made) for each in op.operands})
+            copy = op.clone({each: _folded(each, axes, folded) for each in op.operands})
             copy.results[0].set_type(type)
         assert op.parent is not None
         op.parent.insert(copy, op.next)
-        made[value, axes] = copy.results[0]
-    return made[value, axes]
+        folded[value, axes] = copy.results[0]
+    return folded[value, axes]
 
 
 def _place(axis: int, axes: Sequence[int]) -> int:

@@ -42,7 +42,7 @@ class LimitRegisters(Pass):
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
             return
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if targets_gluon(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
                 continue
             carried, sums = _registers(kernel)
@@ -51,7 +51,7 @@ class LimitRegisters(Pass):
                 continue
             needs = Needs.of(kernel)
             if 2 * (needs.loop + needs.read) <= target.shared_bytes_per_sm:
-                kernel.set_attribute("options", (*kernel.options, ("maxnreg", two_blocks)))
+                kernel.set_option("maxnreg", two_blocks)
 
 
 def _registers(kernel: tile.KernelOp) -> tuple[int, int]:

@@ -47,14 +47,14 @@ class LimitWarps(Pass):
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda":
             return
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if targets_gluon(kernel) or kernel.option("num_warps") is not None:
                 continue
             useful = _useful_threads(kernel)
             if useful is not None and useful < kernel.threads:
                 warps = 1 << max(0, round(log2(max(useful, 1) / target.warp_size)))
                 if warps * target.warp_size < kernel.threads:
-                    kernel.set_attribute("options", (*kernel.options, ("num_warps", warps)))
+                    kernel.set_option("num_warps", warps)
 
 
 def _useful_threads(kernel: tile.KernelOp) -> int | None:

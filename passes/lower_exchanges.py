@@ -46,7 +46,7 @@ class LowerExchanges(Pass):
         return frozenset({"reassociation"} if sums else ())
 
     def run(self, program: Program) -> None:
-        for kernel in of_kinds(program.root.nests(), tile.KernelOp):
+        for kernel in tile.kernels(program.root):
             ops = list(kernel.body.walk())
             for scatter in of_kinds(ops, tensor.ScatterOp):
                 if scatter.compare is None:

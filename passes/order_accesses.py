@@ -36,7 +36,7 @@ class OrderAccesses(Pass):
     name = "order-accesses"
 
     def run(self, program: Program) -> None:
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if not targets_gluon(kernel):
                 _Order().region(kernel.body, {})
 

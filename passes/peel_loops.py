@@ -70,7 +70,7 @@ class PeelLoops(Pass):
         ranges = Ranges(program.root)
         peeled: set[Loc] = set()
         whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "mode"))
                 continue
@@ -122,7 +122,7 @@ class NotPeeled(Exception):
 
 def _explain(kernel: tile.KernelOp, loop: scf.ForOp, reason: NotPeeled) -> None:
     remark = f"the loop in line {loop.loc.line} is not peeled, because {reason}"
-    kernel.set_attribute("remarks", (*kernel.remarks, remark))
+    kernel.add_remark(remark)
     _log.info("%s: %s", kernel.sym_name, remark)
 
 

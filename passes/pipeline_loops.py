@@ -52,7 +52,7 @@ class PipelineLoops(Pass):
             raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
         if self.unroll < 0 or self.unroll == 1:
             raise TileError(f"pipeline-loops.unroll is {self.unroll}; it must be 2 or more iterations, or 0 for none")
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "stages", "streamed", "reused", "unroll"))
                 continue
@@ -76,8 +76,7 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
         for buffer in rewritten_buffers(loop):
             name = f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
             if loop.num_stages > 1:
-                remark = f"{name} is not pipelined, because it loads what it writes to {buffer.name}"
-                kernel.set_attribute("remarks", (*kernel.remarks, remark))
+                kernel.add_remark(f"{name} is not pipelined, because it loads what it writes to {buffer.name}")
             loop.set_attribute("num_stages", 1)
 
 

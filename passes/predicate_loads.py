@@ -43,7 +43,7 @@ class PredicateLoads(Pass):
     def run(self, program: Program) -> None:
         if not self.enabled:
             return
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if not targets_gluon(kernel):
                 for loop in of_kinds(kernel.nests(), scf.ForOp):
                     if loop.num_stages > 1 and _may_load_ahead(loop):
@@ -66,7 +66,7 @@ def _predicate(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
             f"{line} does not load ahead what its branches load: {size} bytes for {loop.num_stages} stages do not fit"
             f" in shared memory; {target} has {target.max_shared_bytes}"
         )
-        kernel.set_attribute("remarks", (*kernel.remarks, remark))
+        kernel.add_remark(remark)
         return
     for op in reversed(branches):  # inner branches first: what leaves one may then leave the next
         for region, taken in zip(op.regions, (True, False), strict=True):

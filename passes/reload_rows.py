@@ -45,7 +45,7 @@ class ReloadRows(Pass):
     enabled: bool = True
 
     def run(self, program: Program) -> None:
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             for reduction in of_kinds(kernel.walk(), tensor.ReduceOp):
                 pick = _pick_of(reduction) if any(_loops_around(reduction, kernel.body)) else None
                 if pick is not None and not (self.enabled and _reload(pick)):
@@ -215,4 +215,4 @@ def _remark(kernel: tile.KernelOp, pick: _Pick) -> None:
     of, few = " x ".join(map(str, pick.tile.shape)), prod(pick.reduction.out.shape)
     remark = f"{line} goes through all {of} elements of a tile, each time, for {few} of them"
     if remark not in kernel.remarks:
-        kernel.set_attribute("remarks", (*kernel.remarks, remark))
+        kernel.add_remark(remark)

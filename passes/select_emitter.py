@@ -146,7 +146,7 @@ class SelectEmitter(Pass):
         remark = f"{func.sym_name}: written in Triton, not in Gluon: {reason}{where}"
         _log.log(logging.WARNING if self.backend == "gluon" else logging.DEBUG, "%s", remark)
         if could_be:
-            kernel.set_attribute("remarks", (*kernel.remarks, remark))
+            kernel.add_remark(remark)
 
     def _convert(self, program: Program, kernel: tile.KernelOp) -> None:
         target = program.target

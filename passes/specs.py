@@ -89,20 +89,20 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
             f"no pass is named {name!r}; {meant(name, sorted(PASSES))}",
             notes=["a pass of your own is known once its module is imported; from the shell, --load FILE"],
         )
-    known = {option.name: option for option in dataclasses.fields(pass_type)}
-    for key, option in known.items():
+    fields = {option.name: option for option in dataclasses.fields(pass_type)}
+    for key, option in fields.items():
         if option.default is dataclasses.MISSING:
             kind = getattr(option.type, "__name__", option.type)
             raise TileError(f"pass {name}: its option {key!r} has no default; write one: {key}: {kind} = ...")
     for key, value in options.items():
-        if key not in known:
+        if key not in fields:
             way_out = f"{pass_type.__name__} is no dataclass: write @dataclass(frozen=True) above it"
             undecorated = key in inspect.get_annotations(pass_type)
             raise TileError(
-                f"pass {name} has no option {key!r}; {meant(key, known or ['none'], 'its options are')}",
+                f"pass {name} has no option {key!r}; {meant(key, fields or ['none'], 'its options are')}",
                 notes=[way_out] if undecorated else [],
             )
-        default = known[key].default
+        default = fields[key].default
         if type(default) is float and type(value) is int:
             options = {**options, key: float(value)}
         elif default is not None and type(default) is not type(value):

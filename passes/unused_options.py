@@ -44,5 +44,5 @@ def remark_unused(kernel: tile.KernelOp, options: Mapping[str, object], in_gluon
     for option, value in options.items():
         reason = reasons.get(option) or reasons[option.rpartition(".")[2]]
         remark = f"{option}={value!r} has no effect in {emitter}, {reason}"
-        kernel.set_attribute("remarks", (*kernel.remarks, remark))
+        kernel.add_remark(remark)
         note_once(remark)

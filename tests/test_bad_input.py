@@ -7,7 +7,6 @@ body's start). `python tests/test_bad_input.py` writes it anew, for a reader to 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 import tempfile
@@ -20,6 +19,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.support.load_file import load_file
 from tiledsl.errors import TileError, source_line
 from tiledsl.language.refused import REFUSED
 from tiledsl.location import Loc
@@ -32,6 +32,7 @@ import math
 
 import tiledsl
 import tiledsl.language as T
+from tests.support.load_file import load_file
 
 none = None
 table = [1, 2]
@@ -57,11 +58,7 @@ def module(path: Path, text: str) -> Any:
     """Import a file with this text."""
     file = path / "user_program.py"
     file.write_text(text)
-    spec = importlib.util.spec_from_file_location("user_program", file)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return load_file(file)
 
 
 def error_of(body: str, path: Path) -> str:

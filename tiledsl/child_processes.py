@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, NamedTuple, TextIO
 
 _LINES = 12
 _BYTES = 1 << 16
@@ -31,16 +31,34 @@ def python_environment(**own: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), **own}
 
 
-def ask_module(name: str, request: bytes, **own: str) -> tuple[int, bytes, str]:
-    """Run a module in a Python of its own until it ends, with the request as its stdin: its status, its answer on
-    stdout, and what it printed to stderr, which is a file. `own` are variables of its environment."""
-    with tempfile.TemporaryFile(prefix="tiledsl-process-") as log:
-        done = subprocess.run(
-            python_module(name), input=request, stdout=subprocess.PIPE, stderr=log, cwd="/",
-            env=python_environment(**own),
+class Answer(NamedTuple):
+    """What a process has answered: its status, its stdout, its stderr, and whether it ended in the time it had."""
+
+    status: int
+    output: bytes
+    printed: str
+    in_time: bool
+
+
+def ask_module(name: str, request: bytes, timeout: float | None = None, **own: str) -> Answer:
+    """Run a module in a Python of its own, with the request as its stdin, until it ends or `timeout` seconds are over;
+    then nothing is left of its group. Both outputs are files. `own` are variables of its environment."""
+    prefix, in_time = "tiledsl-process-", True
+    with tempfile.TemporaryFile(prefix=prefix) as output, tempfile.TemporaryFile(prefix=prefix) as log:
+        process = subprocess.Popen(
+            python_module(name), stdin=subprocess.PIPE, stdout=output, stderr=log, cwd="/",
+            env=python_environment(**own), start_new_session=True,
         )  # fmt: skip
+        try:
+            process.communicate(request, timeout)
+        except subprocess.TimeoutExpired:
+            in_time = False
+        finally:
+            kill_group(process.pid)
+            process.wait()
+        output.seek(0)
         log.seek(0)
-        return done.returncode, done.stdout, log.read().decode(errors="replace")
+        return Answer(process.returncode, output.read(), log.read().decode(errors="replace"), in_time)
 
 
 def end_of(status: int) -> str:

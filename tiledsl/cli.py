@@ -9,6 +9,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ _loads = click.option(
     "--load", multiple=True, type=click.Path(path_type=Path), metavar="FILE", callback=_load, expose_value=False,
     is_eager=True, help="A Python file with passes of your own; repeat for more.",
 )  # fmt: skip
+_value = click.option(
+    "-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more."
+)
+_target = click.option(
+    "--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90."
+)
+_config = click.option(
+    "--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass."
+)
+_output = click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
 
 
 class _Commands(click.Group):
@@ -73,14 +84,14 @@ def main() -> None:
 
 @main.command()
 @click.argument("program", metavar="FILE[:FUNCTION]")
-@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
-@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
+@_value
+@_target
 @click.option("--emit", default="source", metavar="STAGE", help="One of the stages above.")
 @click.option("--after", default="", metavar="PASS", help="Print the IR after this pass.")
 @click.option("--generic", is_flag=True, help="Print IR in MLIR's generic form, which other tools read.")
 @click.option("--resume-after", default="", metavar="PASS", help="FILE has IR as after this pass: go on there.")
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
-@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@_config
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file (all: folder).")
 @click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page about the kernel instead.")
 @_loads
@@ -106,7 +117,6 @@ def lower(
     all     every level of every kernel, and what running them needs, as files in the folder that -o names
     """
     from tiledsl.commands import lower as command
-    from tiledsl.runtime.target import Target
 
     if emit not in command.EMIT:
         raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
@@ -114,47 +124,38 @@ def lower(
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
     if generic and (emit == "dot" or not after and emit not in command.IR_LEVELS):
         raise TileError(f"--generic prints IR, --emit {emit} another stage; give --emit tile, --emit triton or --after")
-    file, function = command.split_function(program)
-    request = command.Request(
-        file=file,
-        function=function,
-        values=dict(map(command.parse_value, values)),
-        target=command.default_target() if target is None else Target.parse(target),
-        emit=emit,
-        after=after,
-        print_changed=print_changed,
-        pass_configs=dict(map(command.parse_option, configs)),
-        resume_after=resume_after,
-        generic=generic,
-    )
+    request = command.requested(
+        program, values, target, configs,
+        emit=emit, after=after, print_changed=print_changed, resume_after=resume_after, generic=generic,
+    )  # fmt: skip
     if report is not None:
         if after or print_changed or output is not None or emit != "source":
             raise TileError("--report writes a page that has all stages: give it alone")
         written = command.report(request, report)
-        give(function=function or None, target=str(request.target), emit="report", files=[written])
+        give(function=request.function or None, target=str(request.target), emit="report", files=[written])
         click.echo(written)
         return
     if emit == "all":
         if output is None:
             raise TileError("--emit all writes files; name their folder with -o")
         paths = command.save_levels(request, output)
-        give(function=function or None, target=str(request.target), emit=emit, files=paths)
+        give(function=request.function or None, target=str(request.target), emit=emit, files=paths)
         for path in paths:
             click.echo(path)
         return
     text = command.lower(request)
-    give(function=function or None, target=str(request.target), emit=after or emit, text=text)
+    give(function=request.function or None, target=str(request.target), emit=after or emit, text=text)
     give(files=_written(output))
     _write(text, output)
 
 
 @main.command()
 @click.argument("program", metavar="FILE[:FUNCTION]")
-@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
-@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
-@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@_value
+@_target
+@_config
 @click.option("--seconds", default=5.0, help="For all questions of each kind to the solver.")
-@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+@_output
 @_loads
 def verify(
     program: str,
@@ -169,17 +170,8 @@ def verify(
     FILE is as for `tiledsl lower`. Nothing runs on a GPU. Status 1 if something failed, 0 else.
     """
     from tiledsl.commands import lower as command
-    from tiledsl.runtime.target import Target
 
-    file, function = command.split_function(program)
-    request = command.Request(
-        file=file,
-        function=function,
-        values=dict(map(command.parse_value, values)),
-        target=command.default_target() if target is None else Target.parse(target),
-        pass_configs=dict(map(command.parse_option, configs)),
-    )
-    certificate = command.kernel_of(request).verify(seconds)
+    certificate = command.kernel_of(command.requested(program, values, target, configs)).verify(seconds)
     width = max(40, min(100, shutil.get_terminal_size((60, 24)).columns))
     give(certificate=certificate.data(), file=output)
     _write(certificate.to_json() if in_json() else certificate.text(width), output)
@@ -188,9 +180,9 @@ def verify(
 
 @main.command()
 @click.argument("program", metavar="FILE[:FUNCTION] | EXAMPLE")
-@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
-@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
-@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@_value
+@_target
+@_config
 @click.option("--compile/--no-compile", "compiles", default=True, help="Compile it for registers, spills, occupancy.")
 @_loads
 def explain(
@@ -203,19 +195,11 @@ def explain(
     """
     from tiledsl.commands import explain as explaining
     from tiledsl.commands import lower as command
-    from tiledsl.runtime.target import Target
 
-    file, function = command.split_function(program)
-    given = dict(map(command.parse_value, values))
-    if not file.is_file():
-        file, given = explaining.example_of(str(file), given)
-    request = command.Request(
-        file=file,
-        function=function,
-        values=given,
-        target=command.default_target() if target is None else Target.parse(target),
-        pass_configs=dict(map(command.parse_option, configs)),
-    )
+    request = command.requested(program, values, target, configs)
+    if not request.file.is_file():
+        file, sizes = explaining.example_of(str(request.file), request.values)
+        request = replace(request, file=file, values=sizes)
     click.echo(explaining.show(request, compiles))
 
 
@@ -224,7 +208,7 @@ def explain(
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default what its JSON file says.")
 @click.option("--emit", default="resources", metavar="STAGE", help="One of the stages above.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of Triton's: num_warps=8.")
-@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+@_output
 def compile_level(file: Path, target: str | None, emit: str, options: tuple[str, ...], output: Path | None) -> None:
     """Compile one level of a kernel: a FILE.ttir, .ttgir, .llir, .ptx, .cubin, .amdgcn or .hsaco. Needs no GPU.
 
@@ -252,7 +236,7 @@ def compile_level(file: Path, target: str | None, emit: str, options: tuple[str,
 @click.option("--verify/--no-verify", default=True, help="Verify the IR after every pass.")
 @click.option("--generic", is_flag=True, help="Print MLIR's generic form, which other tools read.")
 @click.option("--timing", is_flag=True, help="Print each pass's time to stderr.")
-@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+@_output
 @_loads
 def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, timing: bool, output: Path | None) -> None:  # fmt: skip # noqa: E501
     """Run a pipeline over the IR in FILE ("-": stdin), in our form or MLIR's generic one, and print the result."""

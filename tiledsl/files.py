@@ -36,6 +36,32 @@ def write_file(path: Path, data: bytes, mode: int = _OURS) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+@contextlib.contextmanager
+def open_to_append(path: Path) -> Iterator[int]:
+    """A descriptor of a file that is read anywhere and written at its end; it is made if there is none. Raises OSError,
+    also for a link and for what is no regular file."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, _OURS)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def append_lines(descriptor: int, lines: bytes) -> None:
+    """Add lines to a file in one write, so that writers at the same time do not mix. OSError if only a part fits.
+
+    A last line that was cut short is ended first.
+    """
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        lines = b"\n" + lines
+    if os.write(descriptor, lines) != len(lines):
+        raise OSError("only a part was written: the disk is full")
+
+
 def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file that the user names, as `>` in a shell does, but in one step. Raises OSError.
 

@@ -25,6 +25,7 @@ from tiledsl.autotuner.context.options import ContextOptions
 from tiledsl.autotuner.group.ranks import process_group
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.errors import TileError
+from tiledsl.kernels.signatures import check_known
 
 if TYPE_CHECKING:
 
@@ -58,9 +59,8 @@ def tune_in_context(function: Callable[..., Any] | None = None, **options: Any) 
         if not inspect.isfunction(function):
             raise TileError(f"tune_in_context stands above a function, not {function!r}")
         signature = inspect.signature(function)
-        unknown = [name for name in (*chosen.restore_value, *chosen.reset_to_zero) if name not in signature.parameters]
-        if unknown:
-            raise TileError(f"tune_in_context: {function.__name__} has no parameter {unknown[0]!r}")
+        names = (*chosen.restore_value, *chosen.reset_to_zero)
+        check_known(f"tune_in_context: {function.__name__}", signature, names)
 
         @functools.wraps(function)
         def run(*arguments: Any, **keywords: Any) -> Any:

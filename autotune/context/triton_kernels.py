@@ -58,9 +58,9 @@ def _call(
     session: ContextSession, original: Run, tuner: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Any:
     named = dict(zip(tuner.arg_names, arguments))
-    given = {name: value for name, value in {**named, **keywords}.items() if name in tuner.arg_names}
-    values = {name: given[name] for name in tuner.keys if name in given}
-    dtypes = [str(value.dtype) for value in given.values() if hasattr(value, "dtype")]
+    bound = {name: value for name, value in {**named, **keywords}.items() if name in tuner.arg_names}
+    values = {name: bound[name] for name in tuner.keys if name in bound}
+    dtypes = [str(value.dtype) for value in bound.values() if hasattr(value, "dtype")]
     key = (*values.values(), *dtypes)  # as Triton has it
     identity = (id(tuner), key)
     known = key in tuner.cache and not current().always_tune
@@ -102,7 +102,7 @@ def _call(
     def remember(trials: Sequence[Trial], best: Trial) -> None:
         tuner.cache[key] = best.config["config"]
 
-    on_gpu = any(getattr(value, "is_cuda", False) for value in given.values())
+    on_gpu = any(getattr(value, "is_cuda", False) for value in bound.values())
     text = canonical([values, dtypes])
     offer = Offer(tuner.base_fn.__name__, text, on_gpu, launch, trials, disk_key, remember)
     return session.call(identity, offer)

@@ -23,11 +23,11 @@ def to_tuned(
     path: str,
     function: AutotunedFunction,
     names: Mapping[str, str],
-    given: Mapping[str, Any],
+    further: Mapping[str, Any],
     target: str,
     now: str,
 ) -> TunedFile:
-    """The entries as of a function: names: what arguments and tunables are called there; given: further arguments of
+    """The entries as of a function: names: what arguments and tunables are called there; further: further arguments of
     all entries; target: an architecture, as in the name of a tuned-config file; now: ISO 8601.
 
     What is for any number becomes the default. Entries that failed are left out. TileError for a configuration that the
@@ -50,7 +50,7 @@ def to_tuned(
         latency = math.inf if theirs.latency_ms is None else theirs.latency_ms
         entries.append(
             TunedEntry(
-                {**renamed(theirs.arguments, names), **given}, config, latency,
+                {**renamed(theirs.arguments, names), **further}, config, latency,
                 "measured" if math.isfinite(latency) else "unknown", source, now, gpu=gpu,
             )
         )  # fmt: skip

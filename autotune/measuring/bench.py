@@ -199,27 +199,27 @@ class Bench:
         return digest(" ".join(found))[:32]
 
     def _call(
-        self, job: Job, launch: Callable[..., Any], given: list[Any], originals: Sequence[Any] | None = None
+        self, job: Job, launch: Callable[..., Any], inputs: list[Any], originals: Sequence[Any] | None = None
     ) -> KernelOutputs:
-        """Run the kernel on `given`, which it may change, with outputs that held NaN (integers: a far-off number)
-        before, so that elements which are never written show up. originals: what `given` are copies of, if not of the
-        inputs."""
+        """Run the kernel on `inputs`, which it may change, with outputs that held NaN (integers: a far-off number)
+        before, so that elements which are never written show up. originals: what `inputs` are copies of, if not of this
+        bench's."""
         originals = self.inputs if originals is None else originals
-        outputs = self._outputs(job, given)
+        outputs = self._outputs(job, inputs)
         for output in outputs:
             poison(output)
-        launch(*_arguments(job, given, outputs))
+        launch(*_arguments(job, inputs, outputs))
         self._wait()
         names = [param["name"] for param in job.params if not param["is_output"]]
-        touched = [at for at, (now, old) in enumerate(zip(given, originals)) if changed(now, old)]
-        return KernelOutputs(names, outputs, given, touched)
+        touched = [at for at, (now, old) in enumerate(zip(inputs, originals)) if changed(now, old)]
+        return KernelOutputs(names, outputs, inputs, touched)
 
-    def _outputs(self, job: Job, given: Sequence[Any]) -> list[Any]:
+    def _outputs(self, job: Job, inputs: Sequence[Any]) -> list[Any]:
         """New tensors for the outputs; where a size or the strides are not known, those that the program makes."""
         import torch
 
         sizes: dict[str, int] = {}
-        rest = iter(given)
+        rest = iter(inputs)
         for param in job.params:
             value: Any = None if param["is_output"] else next(rest)
             if hasattr(value, "data_ptr"):
@@ -229,9 +229,9 @@ class Bench:
             param = job.params[position]
             shapes.append([sizes.get(dim) if isinstance(dim, str) else dim for dim in param["shape"]])
             if None in shapes[-1] or param["strides"] is not None:
-                kept = copies(given)
-                made = tensors(getattr(self._load(job), job.entry)(*given))
-                for item, before in zip(given, kept):
+                kept = copies(inputs)
+                made = tensors(getattr(self._load(job), job.entry)(*inputs))
+                for item, before in zip(inputs, kept):
                     if hasattr(item, "data_ptr"):
                         item.copy_(before)
                 return made
@@ -255,9 +255,9 @@ class Bench:
         return verdict
 
     def _time(
-        self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs, best: float | None
+        self, job: Job, launch: Callable[..., Any], inputs: list[Any], ran: KernelOutputs, best: float | None
     ) -> dict[str, Any]:
-        quick, prepared = self._prepare(job, launch, given, ran)
+        quick, prepared = self._prepare(job, launch, inputs, ran)
         best = best if self.policy.by_latency else None
         factor = self.policy.early_stop_factor
         if factor is not None and best is not None and quick > best * factor:
@@ -284,33 +284,35 @@ class Bench:
         timing = summarize(samples, prepared.method)
         done = {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
         if self.policy.metrics:
-            arguments = _arguments(job, given, ran.outputs)
+            arguments = _arguments(job, inputs, ran.outputs)
             median, spread, samples = timing.median, timing.spread, timing.samples
             taken = Measurement(job.config, median, spread, samples, lambda: launch(*arguments), self._wait)
             done["metrics"] = evaluate(self.policy.metrics, taken)
         return done
 
-    def _prepare(self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs) -> tuple[float, Any]:
+    def _prepare(
+        self, job: Job, launch: Callable[..., Any], inputs: list[Any], ran: KernelOutputs
+    ) -> tuple[float, Any]:
         """A quick estimate in milliseconds, and the call ready to be timed."""
         if self._watch is None:
             self._watch = clock(self.policy.timer, self.policy.backend)
         self._watch.config = job.config
 
         def calls(count: int) -> list[Callable[[], Any]]:
-            first = _arguments(job, given, ran.outputs)
+            first = _arguments(job, inputs, ran.outputs)
             sets = [first, *(copies(first) for _ in range(count - 1))]
             return [lambda chosen=chosen: launch(*chosen) for chosen in sets]  # type: ignore[misc]
 
-        self._restore(given)
-        reset = (lambda: self._restore(given, ran.changed)) if ran.changed else None
+        self._restore(inputs)
+        reset = (lambda: self._restore(inputs, ran.changed)) if ran.changed else None
         moved = self._nbytes + nbytes(ran.outputs)
         quick = self._watch.quick(calls(1)[0], reset)
         return quick, self._watch.prepare(calls, moved, quick, reset)
 
-    def _restore(self, given: Sequence[Any], positions: Sequence[int] | None = None) -> None:
-        for at in range(len(given)) if positions is None else positions:
-            if hasattr(given[at], "data_ptr"):
-                given[at].copy_(self.inputs[at])
+    def _restore(self, inputs: Sequence[Any], positions: Sequence[int] | None = None) -> None:
+        for at in range(len(inputs)) if positions is None else positions:
+            if hasattr(inputs[at], "data_ptr"):
+                inputs[at].copy_(self.inputs[at])
 
     def _wait(self) -> None:
         if self.device != "cpu":
@@ -341,8 +343,8 @@ def _results(ran: KernelOutputs) -> list[Any]:
     return [*ran.outputs, *(ran.after[at] for at in ran.changed)]
 
 
-def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    rest, made = iter(given), dict(zip(job.outputs, outputs))
+def _arguments(job: Job, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    rest, made = iter(inputs), dict(zip(job.outputs, outputs))
     return [made[at] if at in made else next(rest) for at in range(len(job.params))]
 
 

@@ -41,8 +41,8 @@ class Observed:
     late: str = ""
 
 
-def observe(call: Callable[[], Any], given: Mapping[str, Any], alike: Sequence[Any], on_gpu: bool) -> Observed:
-    """Run a function once. given: its arguments, which it may change; alike: tensors of the size of its results.
+def observe(call: Callable[[], Any], arguments: Mapping[str, Any], alike: Sequence[Any], on_gpu: bool) -> Observed:
+    """Run a function once. arguments: its own, which it may change; alike: tensors of the size of its results.
 
     TileError if it returns something that is no plain tensor: its value need not be computed yet.
     """
@@ -51,16 +51,16 @@ def observe(call: Callable[[], Any], given: Mapping[str, Any], alike: Sequence[A
     before = threading.enumerate()
     returned = call()
     results = plain_tensors(returned)
-    seen, arguments = copies(results), dict(zip(given, copies(list(given.values()))))
+    seen, later = copies(results), dict(zip(arguments, copies(list(arguments.values()))))
     if on_gpu:
         import torch
 
         torch.cuda.synchronize()
     _join_others(before)
     moved = any(changed(now, old) for now, old in zip(results, seen))
-    moved = moved or any(changed(now, arguments[name]) for name, now in given.items())
+    moved = moved or any(changed(now, later[name]) for name, now in arguments.items())
     late = "changes its results after it has returned: a thread or a stream of its own still works" if moved else ""
-    return Observed(seen, arguments, late)
+    return Observed(seen, later, late)
 
 
 def plain_tensors(returned: Any) -> list[Any]:

@@ -8,9 +8,9 @@ import re
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.runtime.compile import ASSEMBLY
 
 _SOURCE = ("triton", "source")
-_COMPILED = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 # Positions in files and names of temporary files differ from kernel to kernel and say nothing.
 _NOISE = (
     re.compile(r"^#loc\d* = loc\(.*\)$\n?", re.MULTILINE),
@@ -23,7 +23,7 @@ def stage_text(kernel: Kernel, stage: str) -> str:
     """A kernel's text at a stage: "triton" (the source), a pass's name, or ttir, ttgir, llir, ptx, sass, amdgcn."""
     if stage in _SOURCE:
         return kernel.source
-    if stage not in _COMPILED:
+    if stage not in ASSEMBLY:
         return kernel.ir(stage)
     if stage not in kernel.asm:
         raise TileError(f"{kernel.name} for {kernel.target} has no {stage}; it has {', '.join(kernel.asm)}")

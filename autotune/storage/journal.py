@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -18,7 +17,7 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import STATUSES, Trial, value_text
-from tiledsl.files import read_file, write_file
+from tiledsl.files import append_lines, open_to_append, read_file, write_file
 from tiledsl.strict_json import NONSENSE, json_text, parse, plain
 
 SCHEMA = 2
@@ -119,24 +118,11 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 
 
 def append(path: Path, line: bytes, sync: bool = False) -> None:
-    """Add a line in one write, so that writers at the same time do not mix. OSError if it was not written whole.
-
-    A last line that was cut short is ended first. `sync`: return when the file is on the disk.
-    """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o644)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is not a regular file")
-        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
-            line = b"\n" + line
-        if os.write(descriptor, line) != len(line):
-            raise OSError(f"{path}: only part of a line was written")
+    """Add a line, as append_lines does. `sync`: return when the file is on the disk."""
+    with open_to_append(path) as descriptor:
+        append_lines(descriptor, line)
         if sync:
             os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned.entry import as_text
 from tiledsl.autotuner.tuned.file import path_of
 from tiledsl.autotuner.tuned.shapes import parse_value
+from tiledsl.files import append_lines, open_to_append
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
@@ -90,26 +90,20 @@ def add(path: Path, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -
 
 def _append(path: Path, seen: _Seen, header: bytes, row: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
-    try:
+    with open_to_append(path) as descriptor:  # whose end gives the lock back
         locked = _locked(descriptor)
         there = os.fstat(descriptor)
-        if not stat.S_ISREG(there.st_mode):
-            raise ValueError("it is not a regular file")
         if there.st_size > _LARGEST:
             raise ValueError(f"it has {there.st_size} bytes; tune what it names, and delete it")
-        ends = _read_on(descriptor, there, seen, header)
+        _read_on(descriptor, there, seen, header)
         if row in seen.rows or not (there.st_size or locked):  # whoever has the lock is writing the names
             return
-        text = (b"" if ends else b"\n") + (b"" if there.st_size else header + b"\n") + row + b"\n"
-        written = os.write(descriptor, text)  # at once: a line of another process does not come between
-        if written < len(text):
+        try:
+            append_lines(descriptor, (b"" if there.st_size else header + b"\n") + row + b"\n")
+        except OSError:
             if locked:
                 os.ftruncate(descriptor, there.st_size)
-            raise OSError("the disk is full")
-    finally:
-        os.close(descriptor)  # which gives the lock back
+            raise
 
 
 def _locked(descriptor: int) -> bool:
@@ -125,8 +119,8 @@ def _locked(descriptor: int) -> bool:
         time.sleep(0.001)
 
 
-def _read_on(descriptor: int, there: os.stat_result, seen: _Seen, header: bytes) -> bool:
-    """Read what is new in a file; whether its last line is ended. ValueError if it has other names."""
+def _read_on(descriptor: int, there: os.stat_result, seen: _Seen, header: bytes) -> None:
+    """Read what is new in a file. ValueError if it has other names."""
     identity = (there.st_dev, there.st_ino)
     if seen.identity != identity or there.st_size < seen.offset:
         seen.identity, seen.offset, seen.rows = identity, 0, set()
@@ -138,7 +132,6 @@ def _read_on(descriptor: int, there: os.stat_result, seen: _Seen, header: bytes)
             raise ValueError(f"it names {names.decode(errors='replace')!r}, and the call {header.decode()!r}")
     seen.rows.update(lines)
     seen.offset = there.st_size - len(lines[-1])  # a line that is not ended is read again
-    return not data or data.endswith(b"\n")
 
 
 def _cell(value: Any) -> str:

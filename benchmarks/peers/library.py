@@ -122,52 +122,47 @@ def _backends(context: Context) -> Sequence[tuple[str, Any]]:
 def fused_attention(causal: bool) -> Candidate:
     """scaled_dot_product_attention through cuDNN or, where cuDNN does not take the row, FlashAttention-2."""
 
-    def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
-        gqa = inputs[0].shape[1] != inputs[1].shape[1]
-        failures = []
-        for name, backend in _backends(context):
+    def bind(backend: Any, inputs: Tensors, gqa: bool) -> Callable[[], Any]:
+        q, k, v = inputs[:3]
 
-            def bind(given: Tensors, outputs: Tensors, backend: Any = backend) -> Callable[[], Any]:
-                q, k, v = given[:3]
+        def call() -> Any:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
 
-                def call() -> Any:
-                    with sdpa_kernel(backend):
-                        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+        return call
 
-                return call
-
-            try:
-                bind(inputs, ())()
-            except Exception as error:
-                failures.append(f"{name}: {_first_line(error)}")
-                continue
-            return Ready(bind, {"backend": name}, own_outputs=True, note="; ".join(failures))
-        raise Unavailable("; ".join(failures))
-
-    return Candidate("library", "cuDNN", prepare)
+    return _by_first_backend(bind)
 
 
 def fused_attention_backward(causal: bool) -> Candidate:
     """The gradient of scaled_dot_product_attention, without the forward pass, which runs once when it is bound."""
 
+    def bind(backend: Any, inputs: Tensors, gqa: bool) -> Callable[[], Any]:
+        leaves = [each.detach().requires_grad_() for each in inputs[:3]]
+        with sdpa_kernel(backend):
+            out = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=gqa)
+        return lambda: torch.autograd.grad(out, leaves, inputs[4], retain_graph=True)
+
+    return _by_first_backend(bind, graph=False)  # the forward pass belongs to another stream than a capture would use
+
+
+def _by_first_backend(bind: Callable[[Any, Tensors, bool], Callable[[], Any]], graph: bool = True) -> Candidate:
+    """What `bind` makes of inputs, and whether several queries share a key, for the first backend that takes a row."""
+
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
         gqa = inputs[0].shape[1] != inputs[1].shape[1]
         failures = []
         for name, backend in _backends(context):
 
-            def bind(given: Tensors, outputs: Tensors, backend: Any = backend) -> Callable[[], Any]:
-                leaves = [each.detach().requires_grad_() for each in given[:3]]
-                with sdpa_kernel(backend):
-                    out = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=gqa)
-                return lambda: torch.autograd.grad(out, leaves, given[4], retain_graph=True)
+            def bound(given: Tensors, outputs: Tensors, backend: Any = backend) -> Callable[[], Any]:
+                return bind(backend, given, gqa)
 
             try:
-                bind(inputs, ())()
+                bound(inputs, ())()
             except Exception as error:
                 failures.append(f"{name}: {_first_line(error)}")
                 continue
-            # The forward pass belongs to another stream than a capture would use.
-            return Ready(bind, {"backend": name}, own_outputs=True, graph=False, note="; ".join(failures))
+            return Ready(bound, {"backend": name}, own_outputs=True, graph=graph, note="; ".join(failures))
         raise Unavailable("; ".join(failures))
 
     return Candidate("library", "cuDNN", prepare)

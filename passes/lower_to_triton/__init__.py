@@ -64,8 +64,8 @@ class LowerToTriton(Pass):
         warp_size = getattr(program.target, "warp_size", None) or 32
         overrides = {option: getattr(self, option) for option in LAUNCH_OPTIONS if getattr(self, option)}
         for kernel, name in zip(kernels, names):
-            if overrides:
-                kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
+            for option, value in overrides.items():
+                kernel.set_option(option, value)
             if targets_gluon(kernel):
                 self._remark(kernel)
             _check_options(kernel, program.target)
@@ -115,7 +115,7 @@ def _check_options(kernel: tile.KernelOp, target: Any) -> None:
     """Raise TileError for launch options that the target does not have, except for the hint launch_pdl, which is
     dropped."""
     if kernel.option("launch_pdl") and (target is None or not target.has_dependent_launches):
-        kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "launch_pdl"))
+        kernel.set_option("launch_pdl", None)
     if target is None or target.kind == "interpret":
         return
     options: dict[str, Any] = dict(kernel.options)

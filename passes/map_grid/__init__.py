@@ -49,10 +49,10 @@ class MapGrid(Pass):
             raise TileError(
                 f"map-grid.group_m is {self.group_m}; it must be a number of rows, or 0 for the program's own"
             )
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:
-                kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
+                kernel.set_option("swizzle", None)
             if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "persistent"))
             programs = self.persistent

@@ -25,7 +25,7 @@ def may_persist(kernel: tile.KernelOp) -> bool:
     for op in waiting:
         if isinstance(op, scf.WhileOp) or op.semantics != "relaxed":
             remark = f"the grid is not persistent, because a block may wait for another one (line {op.loc.line})"
-            kernel.set_attribute("remarks", (*kernel.remarks, remark))
+            kernel.add_remark(remark)
             _log.info("%s: %s", kernel.sym_name, remark)
             return False
     return True
@@ -42,7 +42,7 @@ def may_flatten(kernel: tile.KernelOp, target: Any) -> bool:
         "the persistent grid's loops are not flattened, because the tiles of a block that is stored and of one that is"
         f" loaded need {needs.flattened} bytes of shared memory; {target} has {target.max_shared_bytes}"
     )
-    kernel.set_attribute("remarks", (*kernel.remarks, remark))
+    kernel.add_remark(remark)
     _log.info("%s: %s", kernel.sym_name, remark)
     return False
 

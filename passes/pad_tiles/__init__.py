@@ -234,5 +234,5 @@ class PadTiles(Pass):
                 f"pad-tiles.min_dot is {self.min_dot}; it must be {LEAST_DOT} or more for {program.target}, where "
                 "Triton has no products with a smaller inner dimension"
             )
-        for kernel in of_kinds(program.root.nests(), tile.KernelOp):
+        for kernel in tile.kernels(program.root):
             _Padder(kernel, self.min_dot).run()

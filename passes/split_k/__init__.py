@@ -72,7 +72,7 @@ class SplitK(Pass):
                     f"split-k.streams is {self.streams}, programs on each multiprocessor, and no target is given"
                 )
             programs *= -program.target.sm_count
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+        for kernel in tile.kernels(program.root):
             if not any(isinstance(op, tensor.DotOp) for op in kernel.walk()) and not targets_gluon(kernel):
                 continue
             try:
@@ -84,7 +84,7 @@ class SplitK(Pass):
                     _split(kernel, _loop_of(kernel), self.splits)
             except NotSplit as reason:
                 remark = f"the loop along K is not split, because {reason}"
-                kernel.set_attribute("remarks", (*kernel.remarks, remark))
+                kernel.add_remark(remark)
                 _log.info("%s: %s", kernel.sym_name, remark)
 
 

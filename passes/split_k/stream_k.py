@@ -102,8 +102,8 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
     shares = Shares.of(blocks, int(constant_of(loop.upper) or 0), programs)
     if len(kernel.grid) > 1:
         fold_grid(kernel, swizzle_of(kernel), fold_z=False)
-    hints = [pair for pair in kernel.options if pair[0] != "swizzle"]
-    kernel.set_attribute("options", (*hints, (STREAMS, shares.programs)))
+    kernel.set_option("swizzle", None)
+    kernel.set_option(STREAMS, shares.programs)
     sums = loop.result
     parts = allocate_parts(kernel, sums, 2 * shares.programs)
     mapping: dict[Value, Value] = {}

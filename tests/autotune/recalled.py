@@ -16,6 +16,7 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.support.example_modules import load_example
+from tests.support.fake_driver import FakeDriver
 from tests.support.not_needed import NOT_NEEDED
 
 SIZE = 256
@@ -108,24 +109,14 @@ def arguments(name: str, tensor: Any) -> tuple[Any, ...]:
     return tuple(tensor(*sizes, dtype=torch.float16) for _ in range(count))
 
 
-class Driver:
-    """Stands for Triton's driver of a GPU with compute capability 9.0."""
+class Driver(FakeDriver):
+    """One that launches nothing, and notes what it was to load and launch."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.launches: list[Any] = []
         self.loaded: list[str] = []
         self.utils = self
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 7
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": 232448}

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.children import start
 from tiledsl import strict_json
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import journal
@@ -158,29 +160,15 @@ def test_files_that_are_no_files_are_refused(tmp_path: Path, monkeypatch: pytest
         read_file(large)
 
 
-def forked(work: Any) -> int:
-    """Run in a child process; returns its exit status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
-
-
 def test_writers_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
     path, lines = tmp_path / "trials.jsonl", 100
-    children = []
-    for number in range(8):
-        child = os.fork()
-        if child == 0:
-            for index in range(lines):
-                trial = Trial(0, {"writer": number, "index": index}, "crash", "x" * random.randrange(5000))
-                journal.append(path, journal.line_of(journal.encode(trial)))
-            os._exit(0)
-        children.append(child)
+
+    def write(number: int) -> None:
+        for index in range(lines):
+            trial = Trial(0, {"writer": number, "index": index}, "crash", "x" * random.randrange(5000))
+            journal.append(path, journal.line_of(journal.encode(trial)))
+
+    children = [start(partial(write, number)) for number in range(8)]
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
     records, wrong = journal.read_journal(path)
     assert (len(records), wrong) == (8 * lines, 0)
@@ -200,7 +188,7 @@ def test_a_disk_that_fills_up_tears_one_line(tmp_path: Path) -> None:
                 continue
             os._exit(2)
 
-    assert forked(fill) == 0 and path.stat().st_size == size + 100
+    assert os.waitpid(start(fill), 0)[1] == 0 and path.stat().st_size == size + 100
     assert len(journal.read_journal(path)[0]) == 3
     journal.append(path, journal.line_of(journal.encode(FULL)))
     assert len(journal.read_journal(path)[0]) == 4

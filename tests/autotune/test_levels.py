@@ -35,7 +35,9 @@ def test_a_mixed_space(saved: Path, tmp_path: Path, cache_dir: Path) -> None:
     result = tuned(space)
     trials = result.trials
     assert [each.status for each in trials] == ["ok"] * 5 + ["pruned", "compile_error", "pruned"]
-    assert [each.same_as for each in trials[:5]] == [None, None, 0, 0, None]  # the same machine code
+    # Of one machine code, the first that is compiled has no other to be the same as.
+    first = next(index for index in (0, 2, 3) if trials[index].same_as is None)
+    assert [each.same_as for each in trials[:5]] == [None if index in (first, 1, 4) else first for index in range(5)]
     assert [each.verified for each in trials[:5]] == [True, True, True, True, False]
     assert trials[4].message == "not verified: the interpreter runs sources, no levels"
     assert trials[4].resources == trials[0].resources

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 import tiledsl
 from tests.autotune.programs import scale_program, twice
+from tests.support.load_file import load_file
 from tiledsl.autotuner import AutotuneResult, TuneOptions
 from tiledsl.autotuner.measuring.metrics import Measurement, evaluate, name_of
 from tiledsl.autotuner.selection import finalists, winner
@@ -204,11 +203,7 @@ class FakeNvml:
 
 
 def test_energy_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("nvml_energy", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "nvml_energy", example)
-    spec.loader.exec_module(example)
+    example: Any = load_file(EXAMPLE)
     nvml = FakeNvml()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
     monkeypatch.setattr(example.torch.cuda, "current_device", lambda: 0)

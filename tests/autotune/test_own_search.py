@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import sys
 import types
@@ -14,6 +13,7 @@ import pytest
 import tiledsl
 from tests.autotune.programs import scale_program, twice
 from tests.autotune.test_search import RECORDINGS, Recording
+from tests.support.load_file import load_file
 from tiledsl.autotuner import SearchSpace, register_search
 from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.search import make_strategy, own
@@ -230,11 +230,7 @@ def test_the_adapter_to_optuna(monkeypatch: pytest.MonkeyPatch, timer: Any) -> N
     timer(lambda config: 1000.0 / (config["block_M"] * config["block_N"]))
     study = FakeStudy()
     monkeypatch.setitem(sys.modules, "optuna", fake_optuna(study))
-    spec = importlib.util.spec_from_file_location("optuna_search", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "optuna_search", example)
-    spec.loader.exec_module(example)
+    example: Any = load_file(EXAMPLE)
     example.add = example.add.with_options(isolate=False, progress=False)
     result = example.main(M=20, N=20)
     times = [each for each in study.told if isinstance(each, float)]

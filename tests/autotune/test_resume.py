@@ -16,6 +16,7 @@ import pytest
 
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
+from tests.support.children import start
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
@@ -60,17 +61,6 @@ def note(log: Path, text: str) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, text.encode() + b"\n")
     os.close(descriptor)
-
-
-def start(work: Callable[[], Any]) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return child
 
 
 def lines(path: Path) -> list[str]:

@@ -11,7 +11,8 @@ import pytest
 
 from tiledsl.certificate import modular
 from tiledsl.certificate.exact import ExactAlgebra, fingerprints, numbers, unknowns
-from tiledsl.certificate.formats import FORMATS, decoded, encoded, rounded
+from tiledsl.certificate.formats import decoded, encoded, rounded
+from tiledsl.dialects.arith import FLOAT_FORMATS
 
 P = modular.P
 SMALL = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
@@ -48,7 +49,7 @@ def test_numbers_are_fractions(number: float) -> None:
     assert int(modular.of_numbers(np.float64(number))) == exact.numerator * pow(exact.denominator, -1, P) % P
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("dtype", FLOAT_FORMATS)
 def test_rounding_is_that_of_the_type(dtype: str) -> None:
     stored = np.dtype(SMALL.get(dtype, dtype))
     generator = np.random.default_rng(1)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support import forked
+from tests.support.compile_emitted import described, environment
 from tiledsl.codegen.triton_source import EmittedModule, emit
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.verifier import verify
@@ -25,19 +26,15 @@ from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
 
 RUN = """
-import importlib.util, json, sys
+import json, pathlib, sys
 import numpy as np, torch
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-folder = sys.argv[1]
-for number, (name, entry, scalars) in enumerate(json.load(open(folder + "/jobs.json"))):
+from tests.support.load_file import load_file
+folder = pathlib.Path(sys.argv[1])
+for number, (name, entry, scalars) in enumerate(json.loads((folder / "jobs.json").read_text())):
     inputs = np.load(f"{folder}/{number}.npz")
     arguments = [torch.from_numpy(inputs[key]) if key in inputs else scalars[key] for key in scalars]
     try:
-        outputs = getattr(load(f"{folder}/{name}.py", name), entry)(*arguments)
+        outputs = getattr(load_file(folder / f"{name}.py", f"emitted {name}"), entry)(*arguments)
     except Exception as error:
         cause = error.__cause__ or error
         open(f"{folder}/{number}.error", "w").write(f"{type(error).__name__}: {error}\\n{cause!r}")
@@ -48,40 +45,22 @@ for number, (name, entry, scalars) in enumerate(json.load(open(folder + "/jobs.j
 """
 
 COMPILE = """
-import importlib.util, json, sys, types
-sys.modules["torch"] = types.ModuleType("torch")  # only launching needs it; the import takes seconds
-import triton, triton.runtime.cache
-triton.runtime.cache.triton_key = lambda: triton.__version__  # Triton hashes its whole library: a second
-from triton.backends.compiler import GPUTarget
-from triton._C.libtriton import ir
-from triton.compiler import ASTSource
-from triton.compiler.compiler import make_backend
-folder, target = sys.argv[1], GPUTarget("cuda", 90, 32)
-backend, context = make_backend(target), ir.context()
-ir.load_dialects(context)
-backend.load_dialects(context)
-front_end = backend.get_codegen_implementation(backend.parse_options({})), backend.get_module_map(), context
-results = []
+import json, sys
+from tests.support.compile_emitted import begin, gpu, sources, stages
+begin()
+import triton
+folder, target, results = sys.argv[1], gpu("cuda:90"), []
 for name, kernels in json.load(open(folder + "/compile.json")):
-    spec = importlib.util.spec_from_file_location(name, f"{folder}/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for kernel in kernels:
-        attrs = {(number,): facts for number, facts in kernel["attrs"]}
-        source = ASTSource(getattr(module, kernel["name"]), kernel["signature"], kernel["constexprs"], attrs)
+    for source, options in sources(f"{folder}/{name}.py", kernels):
         try:
             if sys.argv[3] == "full":
-                text = triton.compile(source, target=target, options=kernel["options"]).asm["ttgir"]
+                text = triton.compile(source, target=target, options=options).asm["ttgir"]
             else:
-                options, stages = backend.parse_options(kernel["options"]), {}
-                text = str(made := source.make_ir(target, options, *front_end))
-                if sys.argv[3] in ("shared", "lowered"):
-                    facts = {"target": target, **options.__dict__}
-                    backend.add_stages(stages, options, source.language)
-                    for stage in ("ttir", "ttgir", "llir"):
-                        made = stages[stage](made, facts)
-                        text = str(made) if stage == "ttgir" else text
-                    text = str(facts["shared"]) if sys.argv[3] == "shared" else text
+                for stage, made, facts in stages(source, target, options):
+                    text = str(made) if stage == "ttgir" else text if stage == "llir" else ""
+                    if stage == "llir":
+                        break
+                text = str(facts["shared"]) if sys.argv[3] == "shared" else text
         except Exception as error:
             results.append([name, f"{type(error).__name__}: {error} {error.__cause__!r}", ""])
         else:
@@ -174,27 +153,9 @@ def _compile(
     listed = []
     for name, module in modules.items():
         (folder / f"{name}.py").write_text(module.source)
-        kernels = [
-            {
-                "name": each.name,
-                "signature": each.signature,
-                "constexprs": each.constexprs,
-                "attrs": [[number, facts] for (number,), facts in each.attrs.items()],
-                "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options},
-            }
-            for each in module.kernels
-        ]
-        listed.append((name, kernels))
+        listed.append((name, [described(each) for each in module.kernels]))
     (folder / "compile.json").write_text(json.dumps(listed))
-    _python(python, COMPILE, [str(folder), str(folder / "results.json"), wanted], {"TRITON_INTERPRET": "0"})
-    return [(name, error, text) for name, error, text in json.loads((folder / "results.json").read_text())]
-
-
-def _python(python: str, program: str, arguments: list[str], extra: dict[str, str]) -> None:
-    environment = {**os.environ, **extra}
-    if Path(python) != Path(sys.executable):
-        environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [python, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=300
-    )
+    command = [python, "-c", COMPILE, str(folder), str(folder / "results.json"), wanted]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
+    return [(name, error, text) for name, error, text in json.loads((folder / "results.json").read_text())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 
 import tiledsl
 from tests.support.example_modules import EXAMPLES, load_example
+from tests.support.load_file import load_file
 from tiledsl.runtime.compile import CompiledKernel, compile_kernel
 from tiledsl.runtime.target import Target
 
@@ -116,11 +116,7 @@ def test_pairs_are_counted(examples: dict[str, ModuleType]) -> None:
 
 
 def by_hand(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"handwritten_{name}", HANDWRITTEN / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(HANDWRITTEN / f"{name}.py", f"handwritten_{name}")
 
 
 def instructions(kernel: CompiledKernel) -> dict[str, int]:

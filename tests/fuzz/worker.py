@@ -22,6 +22,7 @@ from tests.fuzz.case import Case
 from tests.fuzz.execution import Outcome, attempt, outcome_of, program_of
 from tests.fuzz.finding import from_json
 from tests.fuzz.generator import generate
+from tests.support.compile_emitted import described, environment
 
 LOST = ("CUDA error", "Error [CUDA]", "illegal", "misaligned", "launch failure")  # in messages of a broken context
 CLEAN_AFTER = 40  # cases, after which what Triton has cached goes
@@ -54,12 +55,7 @@ class Worker:
         if isinstance(kernel, Outcome):
             return kernel
         if triton == "3.6":
-            jobs = [
-                {"name": each.name, "signature": each.signature, "constexprs": each.constexprs,
-                 "attrs": [[list(place), fact] for place, fact in each.attrs.items()],
-                 "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options}}
-                for each in kernel.module.kernels
-            ]  # fmt: skip
+            jobs = [described(each) for each in kernel.module.kernels]
             answer = self.by_other({"source": kernel.source, "kernels": jobs, "target": target})
             return Outcome("triton", answer) if answer else Outcome("right")
         try:
@@ -71,14 +67,9 @@ class Worker:
     def by_other(self, job: dict[str, Any]) -> str:
         """What the other Triton says, "" if it compiles."""
         if self.other is None or self.other.poll() is not None:
-            environment = {
-                key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRITON_INTERPRET")
-            }
-            script, pipe = Path(__file__).with_name("compile_elsewhere.py"), subprocess.PIPE
+            command, pipe = [self.triton36, "-s", "-m", "tests.fuzz.compile_elsewhere"], subprocess.PIPE
             with open(self.errors, "wb") as errors:
-                self.other = subprocess.Popen(
-                    [self.triton36, "-I", str(script)], env=environment, stdin=pipe, stdout=pipe, stderr=errors
-                )
+                self.other = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, stderr=errors)
         assert self.other.stdin is not None and self.other.stdout is not None
         line = b""
         with contextlib.suppress(BrokenPipeError):

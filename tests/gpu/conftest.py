@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -12,3 +14,10 @@ def hopper() -> None:
 
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a Hopper GPU")
+
+
+@pytest.fixture
+def tuned_on_gpu(cache_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is tuned runs on the GPU, and neither tiledsl nor Triton remembers anything."""
+    monkeypatch.setenv("TILEDSL_TARGET", "cuda")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))

@@ -16,13 +16,7 @@ from tiledsl.autotuner import set_autotune_inputs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.profiler import do_bench
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]
-
-
-@pytest.fixture(autouse=True)
-def _on_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEDSL_TARGET", "cuda")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tuned_on_gpu")]
 
 
 def product(A: Any, B: Any) -> Any:

@@ -176,6 +176,19 @@ def test_tuning_over_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(only(4096)(x), x * 2) and torch.equal(only(4096)(x), x * 2)
 
 
+def check_tuning_over(kernels: Any, x: torch.Tensor) -> None:
+    """A function that doubles x with one of two saved kernels is tuned, and both work."""
+
+    @tune_function([{"saved": name} for name in kernels], ref_prog=lambda x: x * 2, cache=False)
+    def doubling(x, saved):
+        y = torch.empty_like(x)
+        kernels[saved][lambda meta: (-(-x.numel() // meta["B"]),)](x, y, x.numel(), 2.0)
+        return y
+
+    torch.testing.assert_close(doubling(x), x * 2)
+    assert [trial.ok for trial in doubling.tune(x).trials] == [True, True]
+
+
 def test_tuning_over_binaries_of_a_triton_kernel(tmp_path: Path) -> None:
     scale: Any = load_module("scale", SCALE, interpret=False).scale
     x = torch.randn(1 << 20, device="cuda")
@@ -185,14 +198,7 @@ def test_tuning_over_binaries_of_a_triton_kernel(tmp_path: Path) -> None:
     kernels = tiledsl.triton_kernels(tmp_path)
     assert list(kernels) == ["128", "512"] and list(kernels.left_out) == ["nothing"]
 
-    @tune_function([{"saved": name} for name in kernels], ref_prog=lambda x: x * 2, cache=False)
-    def doubling(x, saved):
-        y = torch.empty_like(x)
-        kernels[saved][lambda meta: (-(-x.numel() // meta["B"]),)](x, y, x.numel(), 2.0)
-        return y
-
-    torch.testing.assert_close(doubling(x), x * 2)
-    assert all(trial.ok for trial in doubling.tune(x).trials)
+    check_tuning_over(kernels, x)
 
 
 @pytest.mark.parametrize("level", ["ttir", "ttgir"])
@@ -241,11 +247,4 @@ def test_a_folder_of_cubins_of_an_older_triton(tmp_path: Path) -> None:
     kernels = tiledsl.triton_kernels(tmp_path, allow=["triton_version"])
     assert list(kernels) == ["TILE128", "TILE512"]
 
-    @tune_function([{"saved": name} for name in kernels], ref_prog=lambda x: x * 2, cache=False)
-    def doubling(x, saved):
-        y = torch.empty_like(x)
-        kernels[saved][lambda meta: (-(-x.numel() // meta["B"]),)](x, y, x.numel(), 2.0)
-        return y
-
-    torch.testing.assert_close(doubling(x), x * 2)
-    assert [trial.ok for trial in doubling.tune(x).trials] == [True, True]
+    check_tuning_over(kernels, x)

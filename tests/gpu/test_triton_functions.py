@@ -14,13 +14,7 @@ from triton.experimental.gluon import language as gl
 import tiledsl
 from tests.gpu.isolated import product
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]
-
-
-@pytest.fixture(autouse=True)
-def _on_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("TILEDSL_TARGET", "cuda")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tuned_on_gpu")]
 
 
 @triton.jit

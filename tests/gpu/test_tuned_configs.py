@@ -17,14 +17,8 @@ from tiledsl.autotuner.tuned.file import read, trials_path
 from tiledsl.errors import TileError
 from tiledsl.runtime.versions import triton_version
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tuned_on_gpu")]
 GEMMS = [{"block": block, "stages": stages} for block in (64, 32, 128) for stages in (2, 3)]
-
-
-@pytest.fixture(autouse=True)
-def _on_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEDSL_TARGET", "cuda")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
 def gemm(**options: Any) -> Any:

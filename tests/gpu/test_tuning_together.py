@@ -19,14 +19,8 @@ from tests.gpu import rank_jobs
 from tests.gpu.triton_kernels import CONFIGS, add_one
 from tiledsl.autotuner import tune_function, tune_in_context
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tuned_on_gpu")]
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-
-
-@pytest.fixture(autouse=True)
-def _on_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEDSL_TARGET", "cuda")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
 def test_in_context() -> None:

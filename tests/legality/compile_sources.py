@@ -1,52 +1,26 @@
 """Compiles emitted modules for GPUs that are not there, with the Triton of whatever interpreter runs this file.
 
-    python compile_sources.py JOBS RESULTS [STAGE]
+    python -m tests.legality.compile_sources JOBS RESULTS [STAGE]
 
 JOBS is JSON: [[file of a module, its kernels, target], ...]; RESULTS becomes a list of what went wrong, "" for nothing.
 STAGE is the last one, else the one before assembling. Each module is compiled in a fork of its own, because LLVM ends
 the process where it cannot select an instruction. Neither torch nor tiledsl is needed.
 """
 
-import importlib.util
 import json
 import os
 import sys
 import tempfile
-import types
+
+from tests.support.compile_emitted import begin, gpu, sources, stages
 
 # Stages behind these only assemble: ptxas and lld take longer than everything before.
 LAST = {"cuda": "ptx", "hip": "amdgcn"}
 
 
 def _compile(path, kernels, target, last):
-    from triton._C.libtriton import ir
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    from triton.compiler.compiler import make_backend
-
-    kind, arch = target.split(":")
-    target = GPUTarget(kind, int(arch) if kind == "cuda" else arch, 32 if kind == "cuda" else 64)
-    spec = importlib.util.spec_from_file_location("emitted", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    backend = make_backend(target)
-    for kernel in kernels:
-        function = getattr(module, kernel["name"])
-        source_type = ASTSource
-        if type(function).__name__ == "GluonJITFunction":
-            from triton.experimental.gluon._runtime import GluonASTSource as source_type
-        attrs = {(number,): facts for number, facts in kernel["attrs"]}
-        source = source_type(function, kernel["signature"], kernel["constexprs"], attrs)
-        context, stages = ir.context(), {}
-        ir.load_dialects(context)
-        backend.load_dialects(context)
-        options = backend.parse_options(kernel["options"])
-        codegen = backend.get_codegen_implementation(options)
-        made = source.make_ir(target, options, codegen, backend.get_module_map(), context)
-        facts = {"target": target, **options.__dict__}
-        backend.add_stages(stages, options, source.language)
-        for stage, make in stages.items():
-            made = make(made, facts)
+    for source, options in sources(path, kernels):
+        for stage, _, _ in stages(source, gpu(target), options):
             if stage == last:
                 break
 
@@ -86,11 +60,7 @@ def _in_fork(path, kernels, target, last):
 
 
 def main(jobs_path, results_path, last=""):
-    sys.modules["torch"] = types.ModuleType("torch")  # only launching needs it; the import takes seconds
-    import triton.compiler.compiler
-    import triton.runtime.cache
-
-    triton.runtime.cache.triton_key = lambda: triton.__version__  # Triton hashes its whole library: a second
+    begin()
     with open(jobs_path) as file:
         jobs = json.load(file)
     results = [_in_fork(path, kernels, target, last or LAST[target.split(":")[0]]) for path, kernels, target in jobs]

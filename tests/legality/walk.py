@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import linecache
-import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -17,13 +16,13 @@ from typing import Any
 import tiledsl
 import tiledsl.language as T
 from tests.legality.entries import Entry, ir_text, program_text
+from tests.support.compile_emitted import described, environment
 from tiledsl.errors import TileError
 from tiledsl.ir.parser import parse_op
 from tiledsl.runtime.lowering import lower
 from tiledsl.runtime.target import Target
 
 TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942", "hip:gfx950")
-COMPILER = Path(__file__).with_name("compile_sources.py")
 _BUNDLE = 40  # entries that are compiled as one program, which saves the start of each
 
 
@@ -83,24 +82,20 @@ def _job(module: Any, target: str, folder: Path, name: str) -> list[Any]:
     """What compile_sources.py takes."""
     path = folder / f"{name}.py"
     path.write_text(module.source)
-    kernels = [
-        {
-            "name": each.name,
-            "signature": each.signature,
-            "constexprs": each.constexprs,
-            "attrs": [[number, facts] for (number,), facts in each.attrs.items()],
-            "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options},
-        }
-        for each in module.kernels
-    ]
-    return [str(path), kernels, target]
+    return [str(path), [described(each) for each in module.kernels], target]
 
 
 def _compile(jobs: list[list[Any]], python: str, folder: Path, last: str) -> list[str]:
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRITON_INTERPRET")}
-    command = [python, str(COMPILER), str(folder / "jobs.json"), str(folder / "results.json"), last]
-    subprocess.run(command, env=environment, check=True)
+    command = [
+        python,
+        "-m",
+        "tests.legality.compile_sources",
+        str(folder / "jobs.json"),
+        str(folder / "results.json"),
+        last,
+    ]
+    subprocess.run(command, env=environment(), check=True)
     return list(json.loads((folder / "results.json").read_text()))
 
 

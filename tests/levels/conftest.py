@@ -10,6 +10,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tests.support.fake_driver import FakeDriver, active
 from tiledsl.runtime.module import load_module
 
 # In Triton itself; `n` may be any number, B is a tunable.
@@ -28,33 +29,11 @@ def scale(x, y, n, factor, B: tl.constexpr, RELU: tl.constexpr = False):
 """
 
 
-class Device:
-    """Stands for Triton's driver: says that there is one GPU of this architecture."""
-
-    def __init__(self, arch: int) -> None:
-        self.arch = arch
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 7
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", self.arch, 32)
-
-
 @pytest.fixture
-def device() -> Iterator[Device]:
+def device() -> Iterator[FakeDriver]:
     """A pretended sm_90; set `arch` for another one."""
-    from triton.runtime.driver import driver
-
-    before, made = driver._active, Device(90)
-    driver.set_active(made)
-    yield made
-    driver._active = before
+    with active(FakeDriver()) as driver:
+        yield driver
 
 
 ROWS = T.dynamic("rows")

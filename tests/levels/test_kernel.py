@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import tiledsl
-from tests.levels.conftest import Device, program
+from tests.levels.conftest import program
 from tests.support.example_modules import load_example
+from tests.support.fake_driver import FakeDriver
 from tiledsl.certificate import Certificate
 from tiledsl.certificate.certify import certificate_of
 from tiledsl.errors import TileError
@@ -331,7 +332,7 @@ def launches(made: tiledsl.Kernel, *arguments: Any) -> Any:
 
 
 def test_launches_take_the_level(
-    kernel: tiledsl.Kernel, saved: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    kernel: tiledsl.Kernel, saved: Path, device: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Target, "runs_here", True)
     x, y = torch.empty(40, 64), torch.empty(40, 64)
@@ -355,7 +356,7 @@ def test_launches_take_the_level(
 
 
 def test_stored_kernels_take_the_level(
-    kernel: tiledsl.Kernel, device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kernel: tiledsl.Kernel, device: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As the tuner recalls them: from the text of their module."""
     monkeypatch.setattr(Target, "runs_here", True)
@@ -380,7 +381,7 @@ def test_stored_kernels_take_the_level(
 
 
 def test_alignment_that_only_the_file_assumes(
-    kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, device: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Target, "runs_here", True)
     folder = copied(saved, tmp_path)

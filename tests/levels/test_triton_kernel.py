@@ -14,7 +14,8 @@ import torch
 import triton
 
 import tiledsl
-from tests.levels.conftest import SCALE, Device
+from tests.levels.conftest import SCALE
+from tests.support.fake_driver import FakeDriver
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.errors import TileError
 from tiledsl.levels.triton_kernel import TritonKernel
@@ -78,7 +79,7 @@ def test_each_level_gives_the_same_binary(
         assert len(made.remarks) == 1 and "edited" not in made.remarks[0]
 
 
-def test_calls_are_specialised_as_triton_does(scale: Any, compiled: Any, device: Device) -> None:
+def test_calls_are_specialised_as_triton_does(scale: Any, compiled: Any, device: FakeDriver) -> None:
     kernel = tiledsl.triton_kernel(scale)
     x, y = torch.empty(1000), torch.empty(1000)
     made = kernel.compile(x, y, 1001, 2.0, B=128, num_warps=2, target="cuda:90")
@@ -93,7 +94,7 @@ def test_calls_are_specialised_as_triton_does(scale: Any, compiled: Any, device:
         kernel.compile(x, y, target="cuda:90")
 
 
-def test_launches_take_the_level(scale: Any, scale_saved: Path, runner: Path, device: Device) -> None:
+def test_launches_take_the_level(scale: Any, scale_saved: Path, runner: Path, device: FakeDriver) -> None:
     x, y = torch.empty(1001), torch.empty(1001)
     by_signature = lambda meta: (-(-meta["n"] // meta["B"]),)
     for kernel in (
@@ -126,7 +127,7 @@ def test_launches_take_the_level(scale: Any, scale_saved: Path, runner: Path, de
     )  # the user's own function
 
 
-def test_a_constant_of_another_value_is_refused(runner: Path, device: Device, tmp_path: Path) -> None:
+def test_a_constant_of_another_value_is_refused(runner: Path, device: FakeDriver, tmp_path: Path) -> None:
     """As binaries for one D that were run with another."""
     values = json.loads((runner / "scale.json").read_text())
     values["kernel_signature"] = values["kernel_signature"].replace(
@@ -219,7 +220,7 @@ def test_another_text_is_remarked(scale: Any, scale_saved: Path) -> None:
         tiledsl.triton_kernel(fewer.scale).from_level("cubin", scale_saved)
 
 
-def test_folders_of_variants(scale: Any, scale_saved: Path, tmp_path: Path, device: Device) -> None:
+def test_folders_of_variants(scale: Any, scale_saved: Path, tmp_path: Path, device: FakeDriver) -> None:
     kernel = tiledsl.triton_kernel(scale)
     for tile in (64, 256):
         kernel.save_levels(tmp_path / f"tile {tile}", *TYPES, B=tile, target="cuda:90")
@@ -271,16 +272,12 @@ for name, (types, options), target in (
         if path.suffix != ".json":
             assert tiledsl.triton_kernel(path).asm[binary] == expected, path
             print(name, target, path.suffix)
-from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
-class Device:
-    def get_current_device(self): return 0
-    def get_current_stream(self, device): return 7
-    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+from tests.support.fake_driver import FakeDriver
 class Tensor:
     def __init__(self, dtype="fp32", address=16): self.dtype, self.address = dtype, address
     def data_ptr(self): return self.address
-driver.set_active(Device())
+driver.set_active(FakeDriver())
 kernel = tiledsl.triton_kernel(folder / "scale cuda:90")
 launch = lambda *given, B=128: kernel.function.run(*given, B=B, RELU=False, grid=(1,), warmup=True)
 for n in (1001, 1, 1008):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import logging
 import sys
@@ -18,6 +17,7 @@ from click.testing import CliRunner
 
 import tiledsl
 import tiledsl.language as T
+from tests.support.load_file import load_file
 from tests.support.pass_of_a_user import Nothing, Raise, Subtract
 from tiledsl.certificate.process import certify_apart
 from tiledsl.cli import main
@@ -122,12 +122,7 @@ def test_the_text_has_options_and_code() -> None:
 
 def module_of(path: Path, text: str) -> ModuleType:
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path)
 
 
 PASS = """

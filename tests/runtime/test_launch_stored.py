@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.fake_driver import FakeDriver, active
 from tiledsl.runtime import launch_stored, launch_triton
 from tiledsl.runtime.launch_stored import CachedBinary, find, install, specialised
 from tiledsl.runtime.module import load_module
@@ -38,30 +39,11 @@ def new_function() -> Any:
     return load_module("shift", SHIFT + f"# in process {next(_processes)}\n", interpret=False).shift
 
 
-class Device:
-    """Stands for Triton's driver: one sm_90."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 7
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
 @pytest.fixture(autouse=True)
 def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    from triton.runtime.driver import driver
-
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    before = driver._active
-    driver.set_active(Device())
-    yield
-    driver._active = before
+    with active(FakeDriver()):
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.triton_programs import scale_rows
 from tests.support.example_modules import load_example
+from tests.support.fake_driver import FakeDriver
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.triton_function import TritonFunction
@@ -26,12 +27,13 @@ triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(launch_triton.knobs() is None, reason="needs a Triton whose launcher is known")
 
 
-class Driver:
+class Driver(FakeDriver):
     """A driver for sm_90 that notes what is launched, as (grid, stream, kernel's arguments)."""
 
     def __init__(self) -> None:
         from triton.backends.nvidia import driver
 
+        super().__init__()
         self.launches: list[tuple[Any, ...]] = []
         self.launcher_cls = driver.CudaLauncher
         properties = {"max_shared_mem": 232448, "multiprocessor_count": 3}
@@ -47,17 +49,6 @@ class Driver:
     def launch(self, x: int, y: int, z: int, stream: int, function: str, *rest: Any) -> None:
         last = rest[8:] if launch_triton._triton_version() == "3.6" else rest[-1]
         self.launches.append((function, (x, y, z), stream, _plain(last)))
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 7
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
 
 
 def _plain(value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+
+from tests.support.load_file import load_file
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -39,14 +40,9 @@ BASIC = (
 
 def load_example(name: str) -> ModuleType:
     """A fresh module of examples/<name>.py, which finds its neighbours as it does as a script."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     sys.modules.pop("_check_and_time", None)  # it looks for a GPU when it is imported
     sys.path.insert(0, str(EXAMPLES))
     try:
-        spec.loader.exec_module(module)
+        return load_file(EXAMPLES / f"{name}.py", f"example_{name}")
     finally:
         sys.path.remove(str(EXAMPLES))
-    return module

@@ -150,9 +150,7 @@ class Algebra:
         if record.takes != "numbers" and on_integers == is_float(dtype):
             raise ExecutorError(f"{name} of {dtype}")
         function = record.on_arrays
-        if not is_float(dtype):
-            return lambda *values: scalar(np.asarray(function(*values)).astype(out))
-        if record.takes == "wide floats" and name != "ldexp":
+        if not is_float(dtype) or record.takes == "wide floats" and name != "ldexp":
             return lambda *values: scalar(np.asarray(function(*values)).astype(out))
 
         def compute(*values: Any) -> Any:

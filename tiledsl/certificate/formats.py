@@ -7,13 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.dialects.arith import FLOAT_FORMATS
 from tiledsl.ir.types import ELEMENTS
-
-# Bits of the significand and the exponent of the least normal number.
-FORMATS = {
-    "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
-    "float8_e5m2": (3, -14), "float8_e4m3fnuz": (4, -7), "float8_e5m2fnuz": (3, -15),
-}  # fmt: skip
 
 
 def rounded(value: Any, dtype: str) -> Any:
@@ -22,7 +17,7 @@ def rounded(value: Any, dtype: str) -> Any:
         return value
     if dtype in ("float32", "float16"):
         return np.asarray(value, dtype).astype(np.float64)
-    bits, lowest = FORMATS[dtype]
+    bits, lowest = FLOAT_FORMATS[dtype]
     step = np.ldexp(1.0, np.maximum(np.frexp(value)[1] - 1, lowest) - bits + 1)
     nearest = np.rint(value / step) * step
     beyond = np.abs(nearest) > ELEMENTS[dtype].high
@@ -34,7 +29,7 @@ def rounded(value: Any, dtype: str) -> Any:
 
 def _float8_values(dtype: str) -> Any:
     """The numbers of the 256 bit patterns."""
-    bits, lowest = FORMATS[dtype]
+    bits, lowest = FLOAT_FORMATS[dtype]
     numbers = []
     for pattern in range(256):
         field, fraction = (pattern & 127) >> (bits - 1), pattern & ((1 << (bits - 1)) - 1)

@@ -11,14 +11,12 @@ import contextlib
 import io
 import json
 import pickle
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tiledsl.certificate.check import Check
-from tiledsl.child_processes import kill_group, python_environment, python_module
+from tiledsl.child_processes import ask_module, end_of
 
 if TYPE_CHECKING:
     from tiledsl.certificate.report import Certificate
@@ -74,28 +72,14 @@ def unpacked(text: str) -> dict[str, type[Pass]]:
 
 def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
     """The checks that the process made, and why they are not all; "" if they are."""
-    environment = python_environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    with tempfile.TemporaryFile(prefix="tiledsl-verify-") as answer:
-        process = subprocess.Popen(
-            python_module(_ENTRY_POINT),
-            stdin=subprocess.PIPE, stdout=answer, stderr=subprocess.DEVNULL, cwd="/", env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        reason = ""
-        try:
-            process.communicate(text.encode(), timeout)
-        except subprocess.TimeoutExpired:
-            reason = f"it did not end within {timeout:g} s"
-        finally:
-            kill_group(process.pid)
-            process.wait()
-        answer.seek(0)
-        lines = answer.read().decode(errors="replace").split("\n")
-    found: list[Check] = []
-    for line in lines[:-1]:
+    answer = ask_module(_ENTRY_POINT, text.encode(), timeout, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    checks: list[Check] = []
+    for line in answer.output.decode(errors="replace").split("\n")[:-1]:
         with contextlib.suppress(ValueError, TypeError):
             value = json.loads(line)
             if value == END:
-                return found, ""
-            found.append(Check(**value))
-    return found, reason or f"the process that verifies ended with exit status {process.returncode}"
+                return checks, ""
+            checks.append(Check(**value))
+    if answer.in_time:
+        return checks, f"the process that verifies ended with {end_of(answer.status)}"
+    return checks, f"it did not end within {timeout:g} s"

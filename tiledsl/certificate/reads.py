@@ -130,13 +130,13 @@ def _first(loop: Variable) -> Term:
     return constant(loop.lo)
 
 
-def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]) -> Term:
+def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term]) -> Term:
     """A condition under which the write wrote the element: sufficient, and usually necessary too."""
     # Another thread than the one that reads, with a variable of its own.
     others = {
-        each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.threads if each not in known
+        each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.threads if each not in shared
     }
-    solved = {**known}
+    solved = {**shared}
     left = [others.get(each, each) for each in write.own if each not in solved]
     indices = terms.substitute(write.indices, others)
     for _ in range(len(indices)):  # a dimension may tell what another one needs
@@ -150,7 +150,7 @@ def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]
     bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
     conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
     if others:  # a loop that both are in has other turns in another thread
-        kept = [each for each, to in known.items() if to is each]
+        kept = [each for each, to in shared.items() if to is each]
         conditions += [each for loop in kept for each in loop.where if {*terms.variables([each])} & {*others}]
         conditions = terms.substitute(conditions, others)
         chosen += others

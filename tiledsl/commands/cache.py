@@ -168,19 +168,19 @@ def clear(name: str | None, older_than: float | None, yes: bool) -> None:
     """Delete what is remembered: of KERNEL, one key, or all."""
     from tiledsl.autotuner.storage.cache import clear as delete
 
-    found = _entries(None) if name is None else _chosen(name)
+    results = _entries(None) if name is None else _chosen(name)
     if older_than is not None:
-        found = [entry for entry in found if entry.modified < time.time() - older_than * 86400]
-    if not found:
+        results = [entry for entry in results if entry.modified < time.time() - older_than * 86400]
+    if not results:
         give(deleted=0)
         click.echo("nothing to delete")
         return
-    size = sum(entry.size() for entry in found)
+    size = sum(entry.size() for entry in results)
     if in_json() and not yes:
         raise TileError("--json asks nothing: add --yes to delete")
     if not yes:
-        click.confirm(f"delete {len(found)} results ({_size(size)})?", abort=True)
-    count = delete(found)
+        click.confirm(f"delete {len(results)} results ({_size(size)})?", abort=True)
+    count = delete(results)
     give(deleted=count)
     click.echo(f"deleted {count} results")
 

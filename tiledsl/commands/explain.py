@@ -195,10 +195,10 @@ def _advice(
         yield f"{resources.spills} bytes a thread are spilled: smaller tiles, or more threads in a block"
 
 
-def text_of(found: Explanation) -> str:
+def text_of(explanation: Explanation) -> str:
     """The explanation for people."""
-    lines = [f"{found.kernel} for {found.target}"]
-    for launch in found.launches:
+    lines = [f"{explanation.kernel} for {explanation.target}"]
+    for launch in explanation.launches:
         lines += ["", f"{launch.kernel}, written in {launch.emitter}"]
         if launch.blocks is None:
             lines.append("  its grid or loops depend on sizes that are not known")
@@ -206,23 +206,23 @@ def text_of(found: Explanation) -> str:
         waves = "a wave" if launch.waves == 1 else f"{launch.waves} waves"
         lines.append(f"  {launch.blocks} blocks in {waves}, {launch.occupancy} at a time on a multiprocessor")
         parts = ", ".join(f"{name} {1e3 * value:.3g} us" for name, value in launch.parts.items() if value)
-        lines.append(f"  limited by {launch.limit}, as estimated for {found.estimated_for}; each alone: {parts}")
+        lines.append(f"  limited by {launch.limit}, as estimated for {explanation.estimated_for}; each alone: {parts}")
     lines += ["", "accesses"]
-    for each in found.accesses:
+    for each in explanation.accesses:
         place = "" if each.file is None else f"  {Path(each.file).name}:{each.line}"
         shape = "x".join(map(str, each.shape)) or "one element"
         how = f"{each.form}{', masked' if each.masked else ''}{f', {each.count} times' if each.count > 1 else ''}"
         lines.append(f"  {each.what} {each.tensor} {shape}: {how}{place}")
-    if found.resources is not None:
-        used = found.resources
+    if explanation.resources is not None:
+        used = explanation.resources
         blocks, limiting = used.occupancy_limit
         shown = f"{used.registers} registers and {used.spills} spilled bytes a thread, {used.shared_bytes} bytes shared"
         lines += ["", f"compiled: {shown}; {limiting} limits a multiprocessor to {blocks} blocks"]
-    if found.milliseconds is not None:
-        lines.append(f"estimated: {found.milliseconds:.4f} ms")
+    if explanation.milliseconds is not None:
+        lines.append(f"estimated: {explanation.milliseconds:.4f} ms")
     lines += ["", "passes that changed it"]
-    lines += [f"  {each['name']:22}{each['text']}" for each in found.passes]
-    for title, said in (("remarks", found.remarks), ("to try", found.advice)):
+    lines += [f"  {each['name']:22}{each['text']}" for each in explanation.passes]
+    for title, said in (("remarks", explanation.remarks), ("to try", explanation.advice)):
         if said:
             lines += ["", title, *(f"  {each}" for each in said)]
     return "\n".join(lines)

@@ -32,13 +32,13 @@ from tiledsl.kernels.resume import resume
 from tiledsl.launch_options import LAUNCH_OPTIONS
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.user_passes import own_passes
+from tiledsl.runtime.compile import ASSEMBLY
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
 from tiledsl.tracebacks import is_internal
 
 IR_LEVELS = ("tile", "triton")
-ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "dot", "all")
 
 
@@ -56,6 +56,14 @@ class Request:
     pass_configs: Mapping[str, Any] | None = None
     resume_after: str = ""
     generic: bool = False
+
+
+def requested(program: str, values: Iterable[str], target: str | None, configs: Iterable[str], **stage: Any) -> Request:
+    """What the command line asks for: FILE[:FUNCTION], -D, --target, --pass-config and fields of a Request."""
+    file, function = split_function(program)
+    where = default_target() if target is None else Target.parse(target)
+    options = dict(map(parse_option, configs))
+    return Request(file, function, dict(map(parse_value, values)), where, pass_configs=options, **stage)
 
 
 def save_levels(request: Request, folder: Path) -> list[Path]:
@@ -270,18 +278,18 @@ def load_passes(file: Path) -> None:
     if not file.is_file():
         raise TileError(f"--load: there is no file {file}")
     before = {name: (_origin(each), each) for name, each in own_passes().items()}
-    found = [
+    defined = [
         each
         for each in vars(import_file(file)).values()
         if isinstance(each, type) and issubclass(each, Pass) and not is_ours(each)
     ]
-    if not found:
+    if not defined:
         raise TileError(
             f"--load: {file} defines no pass", notes=["a pass is a class derived from tiledsl.ir.pass_manager.Pass"]
         )
-    if not any(each.name for each in found):
-        raise TileError(f"--load: {found[0].__name__} in {file} has no name", notes=['write name = "my-pass" in it'])
-    for each in found:
+    if not any(each.name for each in defined):
+        raise TileError(f"--load: {defined[0].__name__} in {file} has no name", notes=['write name = "my-pass" in it'])
+    for each in defined:
         last = PASSES.get(each.name, each)
         for origin, other in ((_origin(last), last), before.get(each.name, (_origin(each), each))):
             if origin != _origin(each):
@@ -314,21 +322,21 @@ def candidates(module: ModuleType) -> dict[str, Any]:
     }
 
 
-def _of(found: Any, request: Request) -> Callable[[], FuncOp]:
+def _of(program: Any, request: Request) -> Callable[[], FuncOp]:
     """A function that elaborates a program."""
     values = dict(request.values)
-    if isinstance(found, Kernel):
-        found = found.prim_func
-    found = getattr(found, "jit", found) if isinstance(getattr(found, "jit", None), JitFunction) else found
-    if isinstance(found, JitFunction):
-        return _of_jit(found, values)
-    if callable(found) and not hasattr(found, "build"):
-        found, values = _called(found, values), {}
+    if isinstance(program, Kernel):
+        program = program.prim_func
+    program = getattr(program, "jit", program) if isinstance(getattr(program, "jit", None), JitFunction) else program
+    if isinstance(program, JitFunction):
+        return _of_jit(program, values)
+    if callable(program) and not hasattr(program, "build"):
+        program, values = _called(program, values), {}
     if values and request.file.suffix == ".py":  # a text has taken them
         raise TileError(f"{request.function or 'the program'} takes no values, but -D gives {next(iter(values))}")
-    if hasattr(found, "build"):
-        return lambda: found.build(())
-    raise TileError(f"{request.function or request.file} is {type(found).__name__}, not a program")
+    if hasattr(program, "build"):
+        return lambda: program.build(())
+    raise TileError(f"{request.function or request.file} is {type(program).__name__}, not a program")
 
 
 def _called(builder: Any, values: Mapping[str, Any]) -> Any:

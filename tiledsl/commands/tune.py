@@ -72,8 +72,8 @@ def tune(
     calls = product([shape for file in files for shape in read_shapes(file)], given_ranges)
     if not files and not ranges:
         raise TileError("tiledsl tune needs shapes: --shapes shapes.csv, or -D M=16:4096:x2")
-    given = {"target": target, "budget": budget, "devices": None if gpus is None else _numbers(gpus)}
-    given |= {"numerics": numerics, "rows": rows}
+    options = {"target": target, "budget": budget, "devices": None if gpus is None else _numbers(gpus)}
+    options |= {"numerics": numerics, "rows": rows}
     function = find_autotuned(program)
     if not function.jit.is_eager:  # else names of T.const, too, which are known when it is built
         for file in files:
@@ -88,7 +88,7 @@ def tune(
         keep_trials=keep_trials,
         report=click.echo,
         reports=reports,
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options.items() if value is not None},
     )
     calls = [
         {"call": e.call, "status": e.status, "message": e.message, "seconds": e.seconds, "entry": _entry(e.entry)}

@@ -186,7 +186,7 @@ _RENAME = click.option("--rename", "names", multiple=True, metavar="OLD=NEW", he
 @click.option(
     "--target", default=None, help="The GPU that they are for, cuda:90 or hip:gfx942; by default the one here."
 )
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An argument that the files do not say.")
+@click.option("--set", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument that the files do not say.")
 @_FORMAT
 @_RENAME
 def import_(
@@ -194,7 +194,7 @@ def import_(
     program: str,
     folder: Path,
     target: str | None,
-    given: tuple[str, ...],
+    arguments: tuple[str, ...],
     format: str | None,
     names: tuple[str, ...],
 ) -> None:
@@ -211,21 +211,21 @@ def import_(
 
     function, where = find_autotuned(program), resolve_target(target)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    further = {name: parse_value(value) for name, value in _pairs("--set", given).items()}
+    further = {name: parse_value(value) for name, value in _pairs("--set", arguments).items()}
     renaming, place = _pairs("--rename", names), architecture(where)
-    found = [
+    imported = [
         to_tuned(read_external(path, format), str(path), function, renaming, further, place, now) for path in paths
     ]
-    chosen = next((each.default for each in found if each.default is not None), None)
+    chosen = next((each.default for each in imported if each.default is not None), None)
 
     def joined(before: TunedFile) -> TunedFile:
-        after = merged([before, *found])
+        after = merged([before, *imported])
         keeps = chosen is None or (before.default is not None and before.default.why == BY_HAND)
         return after if keeps else replace(after, default=chosen)
 
     into = path_of(folder, function.name, where)
     after = change(into, function.name, place, joined)
-    read = sum(len(each.entries) for each in found)
+    read = sum(len(each.entries) for each in imported)
     give(file=into, entries=len(after.entries), read=read)
     click.echo(f"{into}: {len(after.entries)} entries, after {read} of {len(paths)} files")
 

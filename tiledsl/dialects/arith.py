@@ -147,7 +147,7 @@ class BinaryOp(Elementwise):
 
 
 # Bits of the significand and the exponent of the least normal number.
-_FLOAT_FORMATS = {
+FLOAT_FORMATS = {
     "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
     "float8_e5m2": (3, -14), "float8_e4m3fnuz": (4, -7), "float8_e5m2fnuz": (3, -15),
 }  # fmt: skip
@@ -155,11 +155,11 @@ _FLOAT_FORMATS = {
 
 def rounded(number: Number, dtype: str) -> Number:
     """A number as `dtype` holds it: floats rounded to the nearest, ties to even."""
-    if dtype not in _FLOAT_FORMATS or not number or number != number:
+    if dtype not in FLOAT_FORMATS or not number or number != number:
         return 0.0 if dtype.endswith("fnuz") and number == 0 else number  # they have no -0
     nearest = float(number)
     if math.isfinite(nearest):
-        bits, lowest = _FLOAT_FORMATS[dtype]
+        bits, lowest = FLOAT_FORMATS[dtype]
         step = math.ldexp(1.0, max(math.frexp(nearest)[1] - 1, lowest) - bits + 1)
         nearest = math.copysign(round(abs(nearest) / step) * step, nearest)
     if abs(nearest) > ELEMENTS[dtype].high:

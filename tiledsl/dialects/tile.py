@@ -20,7 +20,9 @@ from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.formulas import checked, names_in
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
 COMPUTED = "="  # the source of a symbol that only its formula tells
@@ -31,7 +33,6 @@ CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 # Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
 RINGS = ("", "query", "keys", "values", "left", "right", "results")
 EVICTION_HINTS = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl")
 
 
 def check_name(name: Any) -> None:
@@ -132,6 +133,20 @@ class KernelOp(Operation):
     def option(self, name: str) -> object:
         """The value of a hint, or None."""
         return dict(self.options).get(name)
+
+    def set_option(self, name: str, value: object) -> None:
+        """Set a hint; None takes it away."""
+        options = {**dict(self.options), name: value}
+        self.set_attribute("options", tuple(pair for pair in options.items() if pair[1] is not None))
+
+    def add_remark(self, remark: str) -> None:
+        """Add a sentence for people."""
+        self.set_attribute("remarks", (*self.remarks, remark))
+
+
+def kernels(root: Operation) -> list[KernelOp]:
+    """The kernels of a program."""
+    return of_kinds(root.nests(), KernelOp)
 
 
 class AllocOp(Operation):

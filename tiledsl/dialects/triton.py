@@ -11,6 +11,7 @@ from tiledsl.dialects import tile
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+from tiledsl.launch_options import LAUNCH_OPTIONS
 
 
 class LaunchOp(Operation):
@@ -40,7 +41,7 @@ class LaunchOp(Operation):
         tile.check_name(self.sym_name)
         tile.check_options(self.options)
         for name, _ in self.options:
-            if name not in (*tile.LAUNCH_OPTIONS, "emitter"):
+            if name not in (*LAUNCH_OPTIONS, "emitter"):
                 raise ValueError(f"a launch has no option {name!r}")
 
 

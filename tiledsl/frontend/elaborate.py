@@ -166,18 +166,18 @@ class EagerStatements(Statements):
         """Bind a parameter to what its annotation says; in the dry run, learn the T.const values from the call."""
         if not isinstance(annotation, (TensorSpec, DType)):
             return
-        given = self.pending[name]
+        argument = self.pending[name]
         if self.ctx.dry:
-            if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
-                self._unify(name, annotation, given, node)
-            elif isinstance(annotation, TensorSpec) and given is not None:
+            if isinstance(annotation, TensorSpec) and isinstance(argument, Arguments):
+                self._unify(name, annotation, argument, node)
+            elif isinstance(annotation, TensorSpec) and argument is not None:
                 raise TileError(
-                    f"{name} is a tensor, but the call gives {describe(given)}",
+                    f"{name} is a tensor, but the call gives {describe(argument)}",
                     node.loc,
                     [way_out("pass a torch.Tensor", f"leave out -D {name}=..., and give sizes")],
                 )
             return
-        if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
+        if isinstance(annotation, TensorSpec) and isinstance(argument, Arguments):
             annotation = TensorSpec(annotation.shape, annotation.dtype, annotation.strides)
         self.names.local[name] = self.ctx.parameter(name, annotation)
 

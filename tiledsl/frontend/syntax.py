@@ -17,6 +17,11 @@ class Node:
     loc: Loc
 
 
+def parts(node: Node) -> tuple[object, ...]:
+    """What a node has but its place."""
+    return tuple(getattr(node, field) for field in node.__dataclass_fields__ if field != "loc")
+
+
 class Expression(Node):
     """Base of nodes that have a value."""
 

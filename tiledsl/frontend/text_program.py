@@ -546,9 +546,7 @@ def _free(nodes: Iterable[Any], bound: set[str]) -> dict[str, Loc]:
             places = node.targets if isinstance(node, syntax.Assign) else (node.target,)
             walk([place for place in places if not isinstance(place, syntax.Name)], bound | targets(node))
         elif isinstance(node, syntax.Node):
-            for field in node.__dataclass_fields__:
-                if field != "loc":
-                    walk(getattr(node, field), bound)
+            walk(syntax.parts(node), bound)
 
     walk(list(nodes), bound)
     return free
@@ -565,9 +563,7 @@ def _bound_in(body: Sequence[syntax.Statement]) -> set[str]:
         elif isinstance(node, syntax.Node) and not isinstance(node, (syntax.Function, syntax.Lambda)):
             if isinstance(node, syntax.NamedExpression):
                 names.add(node.name)
-            for field in node.__dataclass_fields__:
-                if field != "loc":
-                    walk(getattr(node, field))
+            walk(syntax.parts(node))
 
     walk(body)
     return names

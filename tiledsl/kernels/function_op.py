@@ -16,6 +16,7 @@ from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
 from tiledsl.kernels.lost_gradients import refuse_gradients_of_torch_func, without_gradients
+from tiledsl.kernels.signatures import check_known, not_given
 from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
@@ -103,7 +104,7 @@ class InGraphs:
 
     def size_names(self, constants: Mapping[str, Any]) -> tuple[str, ...]:
         """The parameters of a builder that stand for sizes: those that neither constants nor defaults give."""
-        return tuple(n for n, p in self.jit.signature.parameters.items() if n not in constants and p.default is p.empty)
+        return tuple(not_given(self.jit.signature, constants))
 
     def forget_found(self) -> None:
         """Have operators look for kernels anew: there may be better ones."""
@@ -122,29 +123,29 @@ class InGraphs:
         """A call in a graph: that of an operator; for a builder, a function that calls one."""
         import torch
 
-        given = dict(zip(self._parameter_names(), arguments)) | keywords
+        bound = dict(zip(self._parameter_names(), arguments)) | keywords
         of_kernel = self._kernel_names()
-        host = [name for name, value in given.items() if name not in of_kernel and not isinstance(value, torch.Tensor)]
-        symbolic = [name for name in host if is_symbolic(given[name])]
-        plain = tuple([(name, given[name]) for name in host if name not in symbolic])
-        fixed = plain + tuple([(name, operator.index(given[name])) for name in symbolic]) if of_kernel else ()
+        host = [name for name, value in bound.items() if name not in of_kernel and not isinstance(value, torch.Tensor)]
+        symbolic = [name for name in host if is_symbolic(bound[name])]
+        plain = tuple([(name, bound[name]) for name in host if name not in symbolic])
+        fixed = plain + tuple([(name, operator.index(bound[name])) for name in symbolic]) if of_kernel else ()
         if of_kernel:
-            found = self._operator_in_graph(fixed, (), None, None)
-            if found is None:
-                tensors = [name for name, value in given.items() if isinstance(value, torch.Tensor)]
-                like = tuple([(name, _described(given[name])) for name in tensors])
-                found = self._operator_in_graph(fixed, (), None, like)
-            return run_found(found, [given.get(name, other) for name, other in found[3]])
-        values = [given[name] for name in symbolic]
+            operation = self._operator_in_graph(fixed, (), None, None)
+            if operation is None:
+                tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
+                like = tuple([(name, _described(bound[name])) for name in tensors])
+                operation = self._operator_in_graph(fixed, (), None, like)
+            return run_found(operation, [bound.get(name, other) for name, other in operation[3]])
+        values = [bound[name] for name in symbolic]
         if symbolic and self._operator_in_graph(plain, tuple(symbolic), None, None) is None:
-            plain = plain + tuple([(name, operator.index(given[name])) for name in symbolic])
+            plain = plain + tuple([(name, operator.index(bound[name])) for name in symbolic])
             symbolic, values = [], []
 
         def call(*inputs: Any, **named: Any) -> Any:
             count = len(inputs) + len(named)
-            found = self._operator_in_graph(plain, tuple(symbolic), count, None if symbolic else ())
-            rest = [named[name] for name, _ in found[3][len(inputs) :]]
-            return run_found(found, [*values, *inputs, *rest], len(values))
+            operation = self._operator_in_graph(plain, tuple(symbolic), count, None if symbolic else ())
+            rest = [named[name] for name, _ in operation[3][len(inputs) :]]
+            return run_found(operation, [*values, *inputs, *rest], len(values))
 
         return call
 
@@ -192,12 +193,22 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
         refuse_tangents(shown, arguments)
     if not is_differentiable:
         arguments = without_gradients(shown, arguments)
-    elif not torch.compiler.is_compiling() and is_transformed():
+    returned = [leading + position for position in returned]
+    return call_operator(namespace, name, arguments, returned, as_list, is_differentiable)
+
+
+def call_operator(
+    namespace: str, name: str, arguments: Sequence[Any], returned: Sequence[int], as_list: bool, is_differentiable: bool
+) -> Any:
+    """Call an operator of torch. returned: which of the arguments such a call returns, if it does not make outputs."""
+    import torch
+
+    if is_differentiable and not torch.compiler.is_compiling() and is_transformed():
         result = transformed_call(f"{namespace}::{name}", arguments)
         return list(result) if as_list else result
     result = getattr(getattr(torch.ops, namespace), name)(*arguments)
     if returned:
-        result = [arguments[leading + position] for position in returned]
+        result = [arguments[position] for position in returned]
         return result if as_list else result[0]
     return list(result) if as_list else result
 
@@ -343,9 +354,7 @@ def _tensors(like: Named | None) -> dict[str, Any]:
 def _named_operator(source: InGraphs, constants: Mapping[str, Any], examples: Sequence[Any] | None) -> FunctionOperator:
     """What as_torch_op makes, not yet registered."""
     jit = source.jit
-    unknown = [name for name in constants if name not in jit.signature.parameters]
-    if unknown:
-        raise TileError(f"{jit.__name__} has no parameter {unknown[0]!r}", user_loc())
+    check_known(jit.__name__, jit.signature, constants)
     if jit.is_eager and examples is not None:
         names = [name for name in jit.kernel_names if name in jit.signature.parameters]
         like = tuple((name, _described(each)) for name, each in zip(names, examples) if hasattr(each, "stride"))

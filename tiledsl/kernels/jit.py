@@ -15,6 +15,7 @@ from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.kernels.signatures import not_given
 from tiledsl.kernels.stored import pickled as pickled  # so that kernels pickle
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.runtime.launch_triton import belongs_to_torch, traced_as
@@ -394,8 +395,7 @@ class JitFunction(InGraphs):
         """What elaborates the program for these values; tensors that are missing are None."""
         from tiledsl.frontend.elaborate import elaborate_eager
 
-        missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-        arguments = {**dict.fromkeys(missing), **values}
+        arguments = {**dict.fromkeys(not_given(self.signature, values)), **values}
         return lambda: elaborate_eager(self.function, arguments, self.frame_locals, dynamic)
 
     @ends_tracebacks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, source_line, user_loc, way_out
 from tiledsl.files import write_output
-from tiledsl.kernels.function_op import transformed_call
+from tiledsl.kernels.function_op import call_operator
 from tiledsl.kernels.lost_gradients import note_lost_gradients, refuse_gradients_of_torch_func, without_gradients
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
@@ -23,7 +23,6 @@ from tiledsl.report.notebook import Stages, code, folded, paragraph
 from tiledsl.runtime.compile import compile_emitted, guard
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.launch_stored import CachedBinary, install
-from tiledsl.runtime.launch_triton import is_transformed
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import spill_remark
 from tiledsl.runtime.supply import ParamInfo
@@ -422,14 +421,7 @@ class Kernel(OtherNames):
             refuse_gradients_of_torch_func(self.name)
         if self.backward is None:
             arguments = tuple(without_gradients(self.name, arguments))
-        elif not torch.compiler.is_compiling() and is_transformed():
-            result = transformed_call(f"{namespace}::{name}", arguments)
-            return list(result) if as_list else result
-        result = getattr(getattr(torch.ops, namespace), name)(*arguments)
-        if returned:
-            result = [arguments[position] for position in returned]
-            return result if as_list else result[0]
-        return list(result) if as_list else result
+        return call_operator(namespace, name, arguments, returned, as_list, self.backward is not None)
 
     def operator_name(self, count: int) -> tuple[str, str, tuple[int, ...], bool]:
         """Namespace and name in torch.ops of the operator for calls with `count` arguments; made if necessary.

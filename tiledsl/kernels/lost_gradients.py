@@ -80,7 +80,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _refusing(name: str, found: Any, sources: Sequence[Any]) -> Any:
+def _refusing(name: str, computed: Any, sources: Sequence[Any]) -> Any:
     """The same gradients, of which torch thinks that they depend on `sources`."""
     import torch
 
@@ -107,7 +107,7 @@ def _refusing(name: str, found: Any, sources: Sequence[Any]) -> Any:
         def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
             return Refusing.apply(*given), tuple(in_dims[:count])
 
-    parts = found if isinstance(found, (list, tuple)) else (found,)
+    parts = computed if isinstance(computed, (list, tuple)) else (computed,)
     places = [number for number, each in enumerate(parts) if isinstance(each, torch.Tensor)]
     count = len(places)
     refusing = iter(Refusing.apply(*(parts[each] for each in places), *(s for s in sources if s is not None)))

@@ -139,7 +139,7 @@ def autograd_rule(definition: Definition, how: Backward) -> tuple[Callable[..., 
 def _each_of_a_batch(definition: Definition, call: Callable[..., Any]) -> Callable[..., Any]:
     """torch.vmap as a loop over the batch: the program knows nothing of a dimension more."""
 
-    def rule(info: Any, in_dims: Sequence[int | None], *given: Any) -> Any:
+    def rule(info: Any, in_dims: Sequence[int | None], *operands: Any) -> Any:
         import torch
 
         for argument, dim in zip(definition.arguments, in_dims):
@@ -152,7 +152,7 @@ def _each_of_a_batch(definition: Definition, call: Callable[..., Any]) -> Callab
             return _of_no_batch(definition, in_dims, given)
         results = []
         for number in range(info.batch_size):
-            parts = [each if dim is None else each.select(dim, number) for each, dim in zip(given, in_dims)]
+            parts = [each if dim is None else each.select(dim, number) for each, dim in zip(operands, in_dims)]
             dense = [
                 part.contiguous() if dim is not None and not argument.any_strides else part
                 for argument, part, dim in zip(definition.arguments, parts, in_dims)
@@ -217,7 +217,7 @@ def checked_backward(name: str, returns: bool, backward: Any, setup_context: Any
     return Backward(backward, setup_context, is_kernel)
 
 
-def transformed(definition: Definition, operator: Any, given: Sequence[Any]) -> Any:
+def transformed(definition: Definition, operator: Any, operands: Sequence[Any]) -> Any:
     """A call with gradients under torch.func, which takes none of custom operators, but of such a function."""
     import torch
 
@@ -243,4 +243,4 @@ def transformed(definition: Definition, operator: Any, given: Sequence[Any]) -> 
         def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
             return _each_of_a_batch(definition, Differentiable.apply)(info, in_dims, *arguments)
 
-    return Differentiable.apply(*given)
+    return Differentiable.apply(*operands)

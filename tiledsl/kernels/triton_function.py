@@ -14,6 +14,7 @@ from tiledsl.errors import TileError, brief, user_loc
 from tiledsl.kernels.calls import building, value_key
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.signatures import check_given, check_known
 from tiledsl.kernels.triton_text import NotStandalone, is_jitted, literal, standalone
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.levels.build import unknown_option
@@ -144,13 +145,8 @@ class TritonFunction(JitFunction):
 
     def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
         bound = super()._bind(arguments, keywords, partial)
-        unknown = [name for name in bound if name not in self.signature.parameters]
-        if unknown:
-            raise TileError(
-                f"{self.__name__} has no parameter {unknown[0]!r}",
-                user_loc(),
-                [f"it has {', '.join(self.signature.parameters)}; num_warps and the like belong into configurations"],
-            )
+        further = "; num_warps and the like belong into configurations"
+        check_known(self.__name__, self.signature, bound, further)
         for name, value in bound.items():
             bound[name] = _described(self.__name__, name, value, name in self.descriptors)
         if self.make_inputs is None or any(map(_is_tensor, bound.values())):
@@ -259,12 +255,10 @@ class TritonFunction(JitFunction):
             if name in options:
                 raise TileError(f"{self.__name__} is a kernel of Triton: it takes no {name}")
         computed = [name for name, _ in self.heuristics]
+        check_given(self.__name__, self.signature, {*values, *computed})
         for name, parameter in self.signature.parameters.items():
-            if name in values or name in computed:
-                continue
-            if parameter.default is inspect.Parameter.empty:
-                raise TileError(f"{self.__name__} is called without {name!r}, which is not a tunable", user_loc())
-            values[name] = parameter.default
+            if name not in computed:
+                values.setdefault(name, parameter.default)
         for name in LAUNCH_OPTIONS:
             if options.get(name) is not None:
                 check_launch_option(f"{self.__name__}: {name}", name, options[name])

@@ -141,7 +141,7 @@ class Context:
             where = f"line {self.builder.loc.line} stores {what} in {buffer.name}"
             remark = f"{where}, whose elements are {buffer.dtype}: the fraction is cut off"
             if remark not in self.kernel.remarks:
-                self.kernel.set_attribute("remarks", (*self.kernel.remarks, remark))
+                self.kernel.add_remark(remark)
 
     # Parameters and symbols
 

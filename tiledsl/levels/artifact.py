@@ -88,8 +88,8 @@ class Artifact:
 _AGAIN = "it belongs to the cache: call from_level() again, or tune again"
 
 
-def attach_file(function: Any, path: str, stored: str, target: str, given: str = "") -> None:
-    """Attach what `Artifact.store` wrote, for emitted modules; `given` is the file that errors name if it is the same.
+def attach_file(function: Any, path: str, stored: str, target: str, original: str = "") -> None:
+    """Attach what `Artifact.store` wrote, for emitted modules. original: the file that errors name if it is the same.
 
     TileError if it is gone or is not what it was.
     """
@@ -101,8 +101,8 @@ def attach_file(function: Any, path: str, stored: str, target: str, given: str =
     if record is None or _digest(file.level, file.data, record.text().encode()) != stored:
         raise TileError(f"{path} has been changed, from which {function.__name__} runs", notes=[_AGAIN])
     with contextlib.suppress(OSError):
-        if given and Path(given).read_bytes() == file.data:
-            file = replace(file, path=Path(given))
+        if original and Path(original).read_bytes() == file.data:
+            file = replace(file, path=Path(original))
     Artifact(name, file, record, Target.parse(target), ()).attach(function)
 
 

@@ -50,27 +50,27 @@ def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
     return written
 
 
-def artifacts_of(origin: Kernel, level: str, given: Any, allow: Collection[str]) -> dict[str, Artifact]:
+def artifacts_of(origin: Kernel, level: str, files: Any, allow: Collection[str]) -> dict[str, Artifact]:
     """What files of a level give for kernels of a program, by the kernels' names; see Kernel.from_level."""
     check_level(level)
     waived = check_allow(allow)
     names = [each.name for each in origin.module.kernels]
-    if not isinstance(given, Mapping):
-        given = _by_name(origin, level, given, names)
-    unknown = [name for name in given if name not in names]
+    if not isinstance(files, Mapping):
+        files = _by_name(origin, level, files, names)
+    unknown = [name for name in files if name not in names]
     if unknown:
         raise TileError(f"{origin.name} has no kernel {unknown[0]!r}", notes=[f"it has {', '.join(names)}"])
-    if not given:
+    if not files:
         raise TileError(f"{origin.name}: no {level} is given", notes=[f"its kernels are {', '.join(names)}"])
-    return {name: _artifact(origin, level, name, where, waived) for name, where in given.items()}
+    return {name: _artifact(origin, level, name, where, waived) for name, where in files.items()}
 
 
-def _by_name(kernel: Kernel, level: str, given: Any, names: list[str]) -> dict[str, Any]:
+def _by_name(kernel: Kernel, level: str, files: Any, names: list[str]) -> dict[str, Any]:
     """A level for each kernel: a folder has all of them, a text or a file is for the only one."""
-    if isinstance(given, (str, os.PathLike)) and not is_content(given) and os.path.isdir(given):
-        return dict.fromkeys(names, given)
+    if isinstance(files, (str, os.PathLike)) and not is_content(files) and os.path.isdir(files):
+        return dict.fromkeys(names, files)
     if len(names) == 1:
-        return {names[0]: given}
+        return {names[0]: files}
     raise TileError(
         f"{kernel.name} has {len(names)} kernels ({', '.join(names)}), and one {level} is given",
         notes=[f"give a folder with {names[0]}.{level} and so on, or a dict: {{{names[0]!r}: ...}}"],

@@ -48,7 +48,7 @@ def triton_passes(name: str, source: str, kernel: EmittedKernel, target: Target)
     with tempfile.TemporaryDirectory(prefix="tiledsl-passes-") as folder:
         asked = {"name": name, "source": source, "kernel": asdict(kernel), "target": str(target), "folder": folder}
         own = {"MLIR_ENABLE_DUMP": "1", "TRITON_ALWAYS_COMPILE": "1", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        status, answer, text = ask_module("tiledsl.levels.passes_worker", json.dumps(asked).encode(), **own)
+        status, answer, text, _ = ask_module("tiledsl.levels.passes_worker", json.dumps(asked).encode(), None, **own)
     if status != 0 or answer.strip():
         last = answer.decode().strip() or text.strip().rpartition("\n")[2]
         raise TileError(f"{kernel.name} does not compile for {target}: {last}")

@@ -20,7 +20,7 @@ def compile_in_subprocess(file: LevelFile, record: Record, target: Target, folde
     asked = pickle.dumps(
         (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4
     )
-    status, answer, printed = ask_module("tiledsl.levels.compile_worker", asked)
+    status, answer, printed, _ = ask_module("tiledsl.levels.compile_worker", asked)
     if status != 0:
         raise _died(file, status, printed)
     error = pickle.loads(answer)

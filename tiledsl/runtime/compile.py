@@ -29,6 +29,9 @@ from tiledsl.runtime.target import Target
 
 _MOST_TRIES = 8
 
+ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
+"""The stages behind the source that are text, of all targets."""
+
 
 class CompileError(TileError):
     """Triton, MLIR, LLVM or ptxas refused a kernel. `stage` is where: "source", "ttir", "ttgir", "llir", "ptx",

@@ -297,11 +297,11 @@ class Launcher:
 
     def bound(self, arguments: Sequence[Any]) -> Callable[[], Any]:
         """A function without parameters that runs the kernel on these arguments, without looking at them again."""
-        given = self._converted(arguments)
-        signature, result = self.signature(given), self.returned(given)
+        converted = self._converted(arguments)
+        signature, result = self.signature(converted), self.returned(converted)
 
         def through_host() -> Any:
-            self.host(*given)
+            self.host(*converted)
             return result
 
         if signature.trace is None:
@@ -313,10 +313,10 @@ class Launcher:
             with launch_triton.device_functions()[2](signature.device):
                 return bound()
 
-        values = {name: given[self.names.index(name)] for name in self.scalars}
-        values |= {launch_source.pointer(self.names[each]): given[each].data_ptr() for each in self.tensors}
+        values = {name: converted[self.names.index(name)] for name in self.scalars}
+        values |= {launch_source.pointer(self.names[each]): converted[each].data_ptr() for each in self.tensors}
         writer = launch_source.Writer()
-        writer.scope |= {"elsewhere": elsewhere, "result": result, "kept": given}
+        writer.scope |= {"elsewhere": elsewhere, "result": result, "kept": converted}
         launch_source.write_bound(writer, signature.trace, signature.device, values, "result", self.range)
         bound: Callable[[], Any] = writer.define("bound", f"bound {self.kernel.name}")
         return bound

@@ -142,17 +142,17 @@ class _AsItIs(dict[str, str]):
         return name
 
 
-def _check_scalar(kernel: str, param: Parameter, given: Any) -> None:
+def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
     import torch
 
-    if isinstance(given, torch.Tensor) or not isinstance(given, (int, float)):
-        raise TileError(f"{kernel}: {param.name} is a {param.dtype} scalar, not {type(given).__name__}")
-    if isinstance(given, float) and param.dtype.startswith(("int", "uint", "bool")):
-        raise TileError(f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {given}")
+    if isinstance(argument, torch.Tensor) or not isinstance(argument, (int, float)):
+        raise TileError(f"{kernel}: {param.name} is a {param.dtype} scalar, not {type(argument).__name__}")
+    if isinstance(argument, float) and param.dtype.startswith(("int", "uint", "bool")):
+        raise TileError(f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {argument}")
 
 
-def _check_shape(kernel: str, param: Parameter, given: Any, symbols: dict[str, tuple[int, str]]) -> None:
-    shape = tuple(given.shape)
+def _check_shape(kernel: str, param: Parameter, tensor: Any, symbols: dict[str, tuple[int, str]]) -> None:
+    shape = tuple(tensor.shape)
     if len(shape) != len(param.shape):
         raise TileError(
             f"{kernel}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared"
@@ -165,12 +165,12 @@ def _check_shape(kernel: str, param: Parameter, given: Any, symbols: dict[str, t
         elif dim != size:
             raise TileError(f"{kernel}: {param.name} has shape {shape}, but it was compiled for {param.shape}")
     if param.strides is None:
-        if not given.is_contiguous():
+        if not tensor.is_contiguous():
             raise TileError(
-                f"{kernel}: {param.name} has strides {tuple(given.stride())}, but must be contiguous",
+                f"{kernel}: {param.name} has strides {tuple(tensor.stride())}, but must be contiguous",
                 notes=[f"pass {param.name}.contiguous(), or declare it with T.StridedTensor"],
             )
         return
-    for axis, (dim, stride) in enumerate(zip(param.strides, given.stride(), strict=True)):
+    for axis, (dim, stride) in enumerate(zip(param.strides, tensor.stride(), strict=True)):
         if dim != stride and isinstance(dim, int) and shape[axis] > 1:
             raise TileError(f"{kernel}: {param.name} has stride {stride} in dimension {axis}, not {dim}")

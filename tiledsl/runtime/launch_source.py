@@ -189,7 +189,7 @@ def write_bound(
     quiet = quiet_condition(writer)
     current_device, current_stream, _ = launch_triton.device_functions()
     writer.scope |= {"current_device": current_device, "current_stream": current_stream}
-    given = dict(values)
+    literals = dict(values)
     writer.add("def bound():")
     elsewhere = "" if launch_triton.has_one_device() else f"current_device() != {device} or "
     writer.add(f"if {elsewhere}not {quiet}:", "    return elsewhere()", indent=1)
@@ -198,11 +198,11 @@ def write_bound(
         if made.function == "empty_strided":
             with launch_triton.device_functions()[2](device):
                 kept = writer.scope[f"kept_made{number}"] = eval(text, writer.scope)
-            given[pointer(f"made{number}")] = kept.data_ptr()
+            literals[pointer(f"made{number}")] = kept.data_ptr()
         else:
             writer.add(f"made{number} = {text}", f"{pointer(f'made{number}')} = made{number}.data_ptr()", indent=1)
     writer.indent += 1
-    write_launches(writer, trace, device, given, around)
+    write_launches(writer, trace, device, literals, around)
     writer.add(f"return {result}")
     writer.indent -= 1
 
@@ -220,9 +220,9 @@ def make(writer: Writer, allocation: Allocation, device: int) -> str:
 
 
 def write_launches(
-    writer: Writer, trace: Trace, device: int, given: Mapping[str, Any], around: Range | None = None
+    writer: Writer, trace: Trace, device: int, literals: Mapping[str, Any], around: Range | None = None
 ) -> None:
-    """A call of the driver for each kernel. `given` has values that stand in the text in place of names."""
+    """A call of the driver for each kernel. `literals` has values that stand in the text in place of names."""
     launches = [each for each in trace.launches if min(each.grid) > 0]
     if around is not None and launches:
         writer.scope |= {"range_begin": around.begin, "range_end": around.end, "range_label": around.label}
@@ -233,7 +233,7 @@ def write_launches(
     stream = "stream" if len(launches) > 1 else f"current_stream({device})"
     for each in launches:
         call = launch_triton.driver_call(each.compiled)
-        arguments = ", ".join(_argument(writer, call, argument, given) for argument in each.arguments)
+        arguments = ", ".join(_argument(writer, call, argument, literals) for argument in each.arguments)
         if call.as_tuple:
             arguments = f"({arguments},)" if arguments else "()"
         kernel = writer.name("launch", call.call)

@@ -209,11 +209,11 @@ def atomically(
         return before
     active = spread(active, shape)
     chosen = [spread(index, shape)[active] for index in places]
-    given = spread(value, shape)[active]
+    operands = spread(value, shape)[active]
     wanted = None if compare is None else spread(compare, shape)[active]
-    previous = np.full(given.shape, zero, array.dtype)
+    previous = np.full(operands.shape, zero, array.dtype)
     # Each round takes one element of each place, in the order of the elements.
-    lines = np.ravel_multi_index(tuple(chosen), array.shape) if given.size else np.zeros(0, np.int64)
+    lines = np.ravel_multi_index(tuple(chosen), array.shape) if operands.size else np.zeros(0, np.int64)
     order = np.argsort(lines, kind="stable")
     ordered = lines[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if ordered.size else np.zeros(0, np.int64)
@@ -223,7 +223,7 @@ def atomically(
         at = tuple(index[now] for index in chosen)
         before = array[at]
         previous[now] = before
-        new = combine(before, given[now])
+        new = combine(before, operands[now])
         array[at] = new if wanted is None else np.where(_same_bits(before, wanted[now]), new, before)
     old = np.full(shape, zero, array.dtype)
     old[active] = previous

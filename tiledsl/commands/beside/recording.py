@@ -86,18 +86,18 @@ class Recorder:
     def building(self) -> Iterator[list[Any]]:
         """Around what builds a kernel, which is to be put into the list. A failure is kept as a call without outputs.
         What is built within belongs to the outermost."""
-        made: list[Any] = []
+        kernels: list[Any] = []
         start = time.monotonic()
         depth = self._within.depth = getattr(self._within, "depth", 0) + 1
         try:
-            yield made
+            yield kernels
         except Exception as error:
             if depth == 1:
                 self.failed(getattr(self._within, "name", ""), error)
             raise
         finally:
             self._within.depth -= 1
-        for kernel in made:
+        for kernel in kernels:
             if depth == 1 or id(kernel) not in self._built:
                 name = getattr(self._within, "name", "") or self._name_of(id(kernel))
                 self._built[id(kernel)] = kernel, name, None if self.tuning else (start, time.monotonic())

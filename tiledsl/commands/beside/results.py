@@ -31,18 +31,18 @@ SLOWER = 0.95  # of TileLang's speed: the remarks of slower kernels are shown
 def run_jobs(jobs: Sequence[Job], plan: Plan, file: Path | None, seconds: float | None) -> list[dict[str, Any]]:
     """Each script's result, in the order of the jobs. With a file, those that it has are taken from there, and it is
     written after each script, so that a run that was ended goes on. After `seconds` what is not done is left."""
-    known = {} if file is None else {each["script"]: each for each in _read(file)}
-    waiting = [job for job in jobs if job.name not in known]
+    by_script = {} if file is None else {each["script"]: each for each in _read(file)}
+    waiting = [job for job in jobs if job.name not in by_script]
     deadline = None if seconds is None else time.monotonic() + seconds
     done = len(jobs) - len(waiting)
     with _ended_in_order(), contextlib.closing(compared(waiting, plan, deadline)) as results:
-        for found in results:
-            known[found["script"]] = found
+        for result in results:
+            by_script[result["script"]] = result
             done += 1
-            print(f"[{done}/{len(jobs)}] {found['script']}: {_told(found)}", file=sys.stderr, flush=True)
+            print(f"[{done}/{len(jobs)}] {result['script']}: {_told(result)}", file=sys.stderr, flush=True)
             if file is not None:
-                _write(file, list(known.values()))
-    return [known[job.name] for job in jobs if job.name in known]
+                _write(file, list(by_script.values()))
+    return [by_script[job.name] for job in jobs if job.name in by_script]
 
 
 @contextlib.contextmanager

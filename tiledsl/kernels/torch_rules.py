@@ -149,7 +149,7 @@ def _each_of_a_batch(definition: Definition, call: Callable[..., Any]) -> Callab
                     notes=[f"give {argument.name} a batch dimension, too"],
                 )
         if info.batch_size == 0:
-            return _of_no_batch(definition, in_dims, given)
+            return _of_no_batch(definition, in_dims, operands)
         results = []
         for number in range(info.batch_size):
             parts = [each if dim is None else each.select(dim, number) for each, dim in zip(operands, in_dims)]

@@ -169,3 +169,50 @@ def test_a_size_below_what_it_is_computed_from() -> None:
     with pytest.raises(TileError) as caught:
         kernel(torch.zeros(0, dtype=torch.int32), made)
     assert caught.value.message == "ends: O.shape[0] is 0, but it is (2 * M) + 1, at least 1"
+
+
+@tiledsl.jit(target="interpret")
+def eager(A):
+    M, N = T.const("M, N")
+    A: T.Tensor((M, N), "float32")
+    B = T.empty((M,), "float32")
+    with T.Kernel(T.ceildiv(M, 16)) as b:
+        tile = T.alloc_shared((16, 16), "float32")
+        sums, tiles = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16, 16), "float32")
+        T.fill(tiles, 0.25)
+        for k in T.Pipelined(T.ceildiv(N, 16)):
+            T.copy(A[b * 16, k * 16], tile)
+            for i, j in T.Parallel(16, 16):
+                tiles[i, j] += tile[i, j]
+        T.reduce_sum(tiles, sums, dim=1)
+        T.copy(sums, B[b * 16])
+    return B
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 5), (5, 0), (0, 0), (2, 3)])
+def test_sizes_that_are_compiled_for(rows: int, columns: int) -> None:
+    assert eager(ones(rows, columns)).tolist() == [4.0 + columns] * rows
+    for target in ("cuda:80", "cuda:90", "hip:gfx942"):
+        source = tiledsl.jit(eager.function, target=target).compile(M=rows, N=columns).source
+        assert ("# eager_kernel has an empty grid" in source) == (rows == 0)
+
+
+def test_a_constant_index_into_an_empty_tensor_is_refused() -> None:
+    @T.prim_func
+    def program(A: T.Tensor((4, 0), "float32"), B: T.Tensor((4,), "float32")):
+        with T.Kernel(4) as b:
+            B[b] = A[b, 0]
+
+    with pytest.raises(TileError, match="index 0 is outside dimension 1 of A, which has 0"):
+        tiledsl.compile(program, target="interpret")
+
+
+@pytest.mark.parametrize("grid", [(0,), (3, 0)])
+def test_a_grid_of_nothing(grid: tuple[int, ...]) -> None:
+    @T.prim_func
+    def program(B: T.Tensor((4,), "float32")):
+        with T.Kernel(*grid):
+            B[0] = 2.0
+
+    tiledsl.compile(program, target="interpret")(made := ones(4))
+    assert made.tolist() == [1.0] * 4

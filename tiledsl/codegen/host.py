@@ -52,11 +52,13 @@ class HostWriter:
         self.lines, self._device = [], f"{self._text[tensors[0]].text}.device" if tensors else '"cuda"'
         for op in self.func.body:
             self.statement(op)
+        if all(line.startswith("#") for line in self.lines):  # nothing, or launches over empty grids
+            self.lines.append("pass")
         if tensors:
             body.append(f"with torch.cuda.device_of({self._text[tensors[0]].text}):")
-            body.extend("    " + line for line in self.lines or ["pass"])
+            body.extend("    " + line for line in self.lines)
         else:
-            body.extend(self.lines or ["pass"])
+            body.extend(self.lines)
         aligned = [self._text[value].text for value in needs_alignment(self.func) if value in self._text]
         if aligned:
             written = [self.parameters.index(value) for value in written_parameters(self.func)]

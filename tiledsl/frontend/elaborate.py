@@ -187,8 +187,6 @@ class EagerStatements(Statements):
                 f"{name} has {len(given.shape)} dimensions {given.shape}, but is declared as {spec!r}", node.loc
             )
         for axis, (dim, size) in enumerate(zip(spec.shape, given.shape, strict=True)):
-            if size == 0:
-                raise TileError(f"dimension {axis} of {name} is 0: its shape is {given.shape}", node.loc)
             self._learn(dim, size, f"dimension {axis} of {name}", node)
         for axis, (dim, size) in enumerate(zip(spec.strides or (), given.strides or (), strict=False)):
             self._learn(dim, size, f"the stride of dimension {axis} of {name}", node)

@@ -111,7 +111,7 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
 def alloc_global(shape: Any, dtype: Any, scope: str = "global") -> Buffer:
     """A workspace in global memory, allocated at each call of the program and not initialised.
 
-    `shape` has integers of at least 1 and T.dynamic symbols; `dtype` is any element type. Raises TileError for other
+    `shape` has integers of at least 0 and T.dynamic symbols; `dtype` is any element type. Raises TileError for other
     dimensions, and inside of T.Kernel.
 
     Example:

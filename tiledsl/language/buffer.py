@@ -290,7 +290,7 @@ def _caller() -> Loc | None:
 
 
 def _dimension(dim: Any, axis: int) -> Any:
-    if type(dim) is int and dim > 0:
+    if type(dim) is int and dim >= 0:
         return dim
     if isinstance(dim, float) and dim.is_integer():
         dim = int(dim)
@@ -300,15 +300,15 @@ def _dimension(dim: Any, axis: int) -> Any:
         raise TileError(
             f"dimension {axis} of a tensor is {describe(dim)}, not an integer or a T.dynamic symbol", _caller()
         )
-    if isinstance(dim, int) and dim <= 0:
-        raise TileError(f"dimension {axis} of a tensor is {dim}; dimensions are at least 1", _caller())
+    if isinstance(dim, int) and dim < 0:
+        raise TileError(f"dimension {axis} of a tensor is {dim}; dimensions are at least 0", _caller())
     return dim
 
 
 class _TensorMaker:
     """A parameter that is a tensor: `T.Tensor(shape, dtype)`, also in square brackets.
 
-    Dimensions are integers of at least 1, T.dynamic symbols and arithmetic on them; `dtype` is any element type,
+    Dimensions are integers of at least 0, T.dynamic symbols and arithmetic on them; `dtype` is any element type,
     float32 if left out. Each call checks shape, type and strides of what it gets. T.SharedBuffer, T.FragmentBuffer and
     T.LocalBuffer annotate a macro's parameters. In a program `T.Tensor(shape, dtype, buffer.data)` is T.view of a
     buffer. Raises TileError for other dimensions and types.

@@ -308,10 +308,10 @@ class Context:
         dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
         for axis, dim in enumerate(dims):
             if not isinstance(dim, Expr) and (
-                isinstance(dim, bool) or not isinstance(plain(dim), int) or plain(dim) < 1
+                isinstance(dim, bool) or not isinstance(plain(dim), int) or plain(dim) < 0
             ):
                 raise TileError(
-                    f"T.alloc_global: dimension {axis} is {describe(dim)}; dimensions are integers of at least 1"
+                    f"T.alloc_global: dimension {axis} is {describe(dim)}; dimensions are integers of at least 0"
                 )
         type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype).name, "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)

@@ -53,7 +53,7 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
 
     `threads` (default 128) is a number from 1 to 1024 or a tuple whose product is one; the warps, of 32 threads, are
     the largest power of two that it holds. `options` are num_warps, num_stages, num_ctas, maxnreg and launch_pdl;
-    is_cpu and cluster_dims have no effect. Raises TileError for extents below 1, other threads and options, and a
+    is_cpu and cluster_dims have no effect. Raises TileError for extents below 0, other threads and options, and a
     prelude (C code).
 
     Example:
@@ -67,8 +67,8 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     for axis, extent in enumerate(map(plain, blocks)):
         if isinstance(extent, bool) or not isinstance(extent, (int, Expr)):
             raise TileError(f"T.Kernel: grid dimension {axis} is {describe(extent)}, not an integer")
-        if isinstance(extent, int) and extent <= 0:
-            raise TileError(f"T.Kernel: grid dimension {axis} is {extent}; is a dimension of a tensor 0?")
+        if isinstance(extent, int) and extent < 0:
+            raise TileError(f"T.Kernel: grid dimension {axis} is {extent}; it must be at least 0")
     parts = [plain(each) for each in (threads if isinstance(threads, (tuple, list)) else (threads,))]
     wrong = [each for each in parts if isinstance(each, bool) or not isinstance(each, int)]
     if wrong:

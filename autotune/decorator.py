@@ -297,6 +297,10 @@ class AutotunedFunction(InGraphs):
         """The result of a call that no tuned-config file serves, as on_miss says."""
         from tiledsl.autotuner.in_graph import refuse_while_capturing
 
+        if any(hasattr(value, "data_ptr") and 0 in value.shape for value in problem.values.values()):
+            from tiledsl.autotuner.tuned.recall import of_empty_tensors
+
+            return of_empty_tensors(problem)
         refuse_while_capturing(self.name, f"{self.name}.tune_all([...])")
         if problem.options.on_miss == "tune" or not self.looks_into_files:
             return tune(replace(problem, started=started))

@@ -289,6 +289,12 @@ def _gpu(target: Target) -> Gpu:
     return Gpu(str(found.name), int(found.multi_processor_count))
 
 
+def of_empty_tensors(problem: TuningProblem) -> AutotuneResult:
+    """The first configuration, for a call with a tensor of no elements: there is nothing to measure."""
+    config = problem.configs[0]
+    return first_config(problem.build(config, problem.target), config, "the first one: a tensor is empty", None, "")
+
+
 def missed(function: AutotunedFunction, problem: TuningProblem) -> AutotuneResult:
     """What on_miss="first" and "error" do: the first configuration, or a TileError."""
     why = function.tuned_configs.match(BoundCall((), {}, dict(problem.values), {}, problem.target)).why

@@ -216,3 +216,24 @@ def test_a_grid_of_nothing(grid: tuple[int, ...]) -> None:
 
     tiledsl.compile(program, target="interpret")(made := ones(4))
     assert made.tolist() == [1.0] * 4
+
+
+def test_nothing_is_tuned_for_an_empty_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    @tiledsl.autotune(configs=[{"block": 8}, {"block": 16}], cache=False)
+    @tiledsl.jit(target="interpret")
+    def tripled(A, block=32):
+        M, N = T.const("M, N")
+        A: T.Tensor((M, N), "float32")
+        B = T.empty((M, N), "float32")
+        with T.Kernel(T.ceildiv(M, block)) as b:
+            for i, j in T.Parallel(block, 4):
+                B[b * block + i, j] = A[b * block + i, j] * 3.0
+        return B
+
+    monkeypatch.setattr("tiledsl.autotuner.decorator.tune", None)
+    for _ in range(2):
+        assert tripled(ones(0, 4)).shape == (0, 4)
+    result = tripled.compile(ones(0, 4))
+    assert result.config == {"block": 8} and result.latency is None
+    with pytest.raises(TypeError, match="NoneType"):
+        tripled(ones(1, 4))

@@ -34,6 +34,22 @@ def test_values_that_differ_have_different_texts() -> None:
     assert canonical(torch.ones(2, 3)) == canonical(torch.zeros(2, 3)) != canonical(torch.ones(3, 2).T)
 
 
+def test_plain_values_are_their_type_and_text() -> None:
+    """Kept results are found by these texts."""
+    texts = [canonical(value) for value in (None, True, 1, 0.5, "a", b"a")]
+    assert texts == ["NoneType:None", "bool:True", "int:1", "float:0.5", "str:'a'", "bytes:b'a'"]
+
+
+def test_what_has_strides_and_no_shape_is_no_tensor() -> None:
+    class Layout:
+        stride, dtype = 2, "float32"
+
+        def __repr__(self) -> str:
+            return "every second"
+
+    assert canonical(Layout()).endswith("Layout:every second")
+
+
 def test_globals_of_functions_that_are_called_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = canonical(calls_another)
     assert canonical(calls_another) == before

@@ -352,6 +352,11 @@ def test_adversarial_inputs_cancel_and_stay_in_range(dtype: Any) -> None:
     assert all(bits.fingerprint(one[:2]) == bits.fingerprint(two[:2]) for one, two in zip(sets, again))
 
 
+def test_of_zeros_adversarial_inputs_are_at_most_one() -> None:
+    for (made,) in bits.adversarial_inputs([torch.zeros(8, 16)]):
+        assert 0.5 < made.abs().max() <= 1.07
+
+
 def test_other_orders_of_a_sum_show() -> None:
     """What the inputs are for: splits, chunks and reversals of a sum of 256 products differ in their bits."""
     given = [torch.rand(8, 256) * 2 - 1, torch.rand(256, 8) * 2 - 1]

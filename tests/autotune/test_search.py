@@ -113,6 +113,13 @@ def test_without_neighbours_the_model_search_follows_the_order() -> None:
     assert make_strategy("exhaustive", 10, [5, 3, 9, 1], budget=2).ask(10) == [5, 3]
 
 
+@pytest.mark.parametrize(("budget", "first"), [(1, [5]), (2, [5]), (3, [5, 3]), (4, [5, 3])])
+def test_half_of_a_budget_is_the_top_of_the_order(budget: int, first: list[int]) -> None:
+    configs = [{"block": index} for index in range(10)]
+    strategy = make_strategy("model", 10, [5, 3, 9, 1, 7], budget, configs=configs)
+    assert strategy.ask(10) == first  # nothing more before the answers to these
+
+
 def test_auto_is_exhaustive_for_small_spaces() -> None:
     kind: Callable[..., str] = lambda size, **options: (
         type(make_strategy("auto", size, range(size), **options)).__name__

@@ -258,6 +258,20 @@ def test_lines_that_make_no_sense_cost_one_warning(tmp_path: Path, caplog: pytes
     assert len(reopened(store).finished()) == 3 and len(warnings(caplog)) == 1
 
 
+def test_a_journal_is_mended_under_the_lock_only(tmp_path: Path) -> None:
+    """Without it another process may add lines meanwhile, which writing all anew would lose."""
+    store = Store(tmp_path, KEY)
+    store.append(some_trials()[0])
+    with store.trials_path.open("a") as file:
+        file.write("nonsense\n")
+    before = store.trials_path.read_bytes()
+    store.finish(CachedResult(some_trials(), "measured", None))
+    assert store.trials_path.read_bytes() == before
+    with store.lock(1):
+        store.finish(CachedResult(some_trials(), "measured", None))
+    assert b"nonsense" not in store.trials_path.read_bytes()
+
+
 def test_a_hostile_key_is_no_path(tmp_path: Path) -> None:
     key = Key("../../etc/\x00pass wd\u00e9" * 9, {})
     assert key.folder(tmp_path).parent.parent == tmp_path / "autotune" and len(key.folder(tmp_path).parent.name) <= 80

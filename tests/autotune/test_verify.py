@@ -155,6 +155,16 @@ def test_tolerances_of_the_user_count() -> None:
     assert "status" not in check_outputs(ran, candidates, Tolerance(1e-2, None, 0.01))
 
 
+def test_the_cap_is_made_of_the_larger_of_what_is_wanted_and_derived() -> None:
+    out = torch.ones(8)
+    derived = DERIVED.of(out, out, [out])
+    assert (derived.most_rtol, derived.most_atol) == (derived.rtol, derived.atol)
+    rough = Tolerance(0.3, 0.2, 0.01).of(out, out, [out])
+    assert (rough.rtol, rough.atol, rough.most_rtol, rough.most_atol) == (0.3, 0.2, 0.3, 0.2)
+    fine = Tolerance(0.0, 0.0, 0.01).of(out, out, [out])
+    assert (fine.rtol, fine.atol, fine.most_rtol, fine.most_atol) == (0.0, 0.0, derived.rtol, derived.atol)
+
+
 def test_whole_numbers_of_whole_numbers_are_exact() -> None:
     numbers = torch.arange(1000)
     ran = KernelOutputs("A", [torch.where(numbers == 500, 501, numbers)], [numbers], [])
@@ -204,3 +214,8 @@ def test_an_ill_conditioned_reference_loosens_the_tolerance() -> None:
     assert candidates[0].unsure > 1e-2
     loose = Tolerance(None, None, 0.01).of(given[0], given[0], given, candidates[0].unsure)
     assert loose.atol == 1e-2
+
+
+def test_a_reference_of_zeros_loses_nothing() -> None:
+    precise, written = Reference(lambda A: A * 0, [A]).candidates
+    assert precise.unsure == written.unsure == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder, twice
+from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.measuring import bench, measure
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.verifying.compare import difference
 from tiledsl.autotuner.verifying.reference import Reference
 
@@ -162,6 +165,27 @@ def test_kernels_that_write_into_their_inputs() -> None:
         assert [trial.status for trial in result.trials] == ["mismatch", "ok", "ok"]
 
 
+def test_which_tiles_of_which_output_are_wrong() -> None:
+    def builder(block: int = 16, wrong: int = 0) -> Any:
+        @T.prim_func
+        def two_outputs(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+            with T.Kernel(64 // block, threads=128) as bx:
+                x = T.alloc_fragment((block,), "float32")
+                T.copy(A[bx * block], x)
+                T.copy(x, B[bx * block])
+                for i in T.Parallel(block):
+                    x[i] = x[i] * T.if_then_else(bx == wrong, 3.0, 2.0)
+                T.copy(x, C[bx * block])
+
+        return two_outputs
+
+    configs = [{"block": 16, "wrong": 1}, {"block": 32, "wrong": -1}]
+    result = tiledsl.autotune(configs=configs, ref_prog=lambda A: (A, A * 2))(tiledsl.jit(out_idx=[1, 2])(builder))()
+    wrong, right = result.trials
+    assert right.ok and wrong.message.startswith("output 1 is wrong in 16 of 64 elements")
+    assert wrong.message.endswith("; both in tile [1] of 16")
+
+
 def test_comparison_scales_with_the_reference() -> None:
     small = torch.full((100,), 1e-6)
     assert difference(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100
@@ -236,6 +260,28 @@ def test_a_budget_of_trials_holds_for_every_search(search: str, timer: Any) -> N
     options: dict[str, Any] = {"search": search, "max_trials": 8, "ref_prog": twice}
     result = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(scale_builder))()
     assert len(timed) in (8, 9) and sum(trial.ok for trial in result.trials) == len(timed)
+
+
+def test_a_run_says_what_it_does() -> None:
+    seen: list[Any] = []
+    function = tuned({"block": 16}, {"block": 32}, {"block": 64})
+    problem = replace(function._problem(function._call((), {})), started=seen.append)
+    trials = problem.restore(None, {})
+    run = problem.begin(trials, None, lambda trial: None, Alone())
+    assert seen == [run] and run.phase() == "lowering"  # whoever holds it may interrupt it
+    run._compiling, run._running = {0, 1}, {2}
+    assert run.phase() == "2 to compile, 1 to check"
+    run._compiling = set()
+    assert run.phase() == "1 to check"
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_result_says_whether_all_was_tried(complete: bool) -> None:
+    function = tuned({"block": 16})
+    problem = function._problem(function._call((), {}))
+    (trial,) = problem.restore(None, {})
+    trial.status, trial.latency = "ok", 1.0
+    assert problem.result(CachedResult([trial], "measured", None, 0), complete).complete is complete
 
 
 def test_interrupting_before_any_result_raises(timer: Any) -> None:

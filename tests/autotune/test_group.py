@@ -14,12 +14,14 @@ import torch.distributed as dist
 
 import tiledsl
 from tests.autotune import rank_jobs
+from tests.autotune.test_prune_and_order import problem_of
 from tests.support import forked
 from tiledsl.autotuner import TuneOptions, tune_function
 from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.clock import AgreedPrepared
 from tiledsl.autotuner.group.ranks import RankSession, RanksFailed
 from tiledsl.autotuner.group.trials import InStep, agree_on_trials
+from tiledsl.autotuner.run import TuningRun
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.trial import Trial
 
@@ -230,6 +232,19 @@ def test_a_search_in_step() -> None:
     told = [(0, 3.0), (1, 5.0), (2, None), (3, 1.0)]
     expected = ([[0, 1], [2, 3], []], told, [0, 1, 2, 3], "on rank 1: gone")
     assert on_all(sessions(2), search) == [expected] * 2
+
+
+def test_ranks_take_configurations_in_one_order() -> None:
+    configs = [{"block": 16}, {"block": 32}, {"block": 64}]
+
+    def order(rank: RankSession) -> list[int]:
+        problem = problem_of(*configs, isolate=False, seed_configs=[configs[rank.rank + 1]])
+        run = TuningRun(problem, problem.restore(None, {}), None, lambda trial: None, rank)
+        run.prune()
+        return run._order
+
+    first, second = on_all(sessions(2), order)
+    assert first == second and first[0] == 1 and sorted(first) == [0, 1, 2]
 
 
 class Told(Exhaustive):

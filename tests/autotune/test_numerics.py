@@ -30,7 +30,10 @@ def product_builder(M, N, K, block_M=16, block_K=16, num_stages=2, variant="chai
             acc = T.alloc_fragment((block_M, 16), "float32")
             T.clear(acc)
             for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
-                T.copy(A[by * block_M, k * block_K], A_s)
+                if variant == "spread":  # K's elements come again
+                    T.copy(A[by * block_M, k * (bx + 1)], A_s)
+                else:
+                    T.copy(A[by * block_M, k * block_K], A_s)
                 T.copy(B[k * block_K, bx * 16], B_s)
                 if variant == "squared":
                     for i, j in T.Parallel(block_M, block_K):
@@ -60,7 +63,11 @@ def sums_builder(M, N, block=1, chunk=0, variant="sum"):
                 some = T.alloc_fragment((block,), "float32")
                 T.clear(total)
                 for k in T.serial(T.ceildiv(N, chunk)):
-                    T.copy(A[bx * block, k * chunk], part)
+                    if variant == "strided":
+                        for i, j in T.Parallel(block, chunk):
+                            part[i, j] = A[bx * block + i, j * (N // chunk) + k]
+                    else:
+                        T.copy(A[bx * block, k * chunk], part)
                     T.reduce_sum(part, some, dim=1)
                     for i in T.Parallel(block):
                         total[i] += some[i]
@@ -117,6 +124,7 @@ def test_what_rounds_or_adds_otherwise_is_another_class() -> None:
         class_of(product, M=64, N=64, K=64),
         class_of(product, M=64, N=64, K=64, variant="squared"),
         class_of(product, M=64, N=64, K=64, variant="rounded"),
+        class_of(product, M=64, N=64, K=64, variant="spread"),
     ]
     signatures = [own.signature, *(each.signature for each in others)]
     assert len(set(signatures)) == len(signatures)
@@ -128,6 +136,7 @@ def test_loops_that_carry_sums_count_with_their_extents() -> None:
     signature = lambda **values: class_of(sums, M=64, N=256, **values).signature
     assert signature(block=1) == signature(block=4)
     assert len({signature(), signature(chunk=64), signature(chunk=128), signature(chunk=32)}) == 4
+    assert signature(chunk=64) != signature(chunk=64, variant="strided")  # the terms come in another order
     whole = {"batch": 1, "heads": 2, "seq": 512, "dim": 64, "is_causal": True, "num_stages": 2, "threads": 128}
     rows = [class_of(attention, **whole, block_M=m, block_N=n).signature for m, n in ((64, 64), (128, 64), (64, 32))]
     assert rows[0] == rows[1] != rows[2]

@@ -190,6 +190,33 @@ def test_a_tuning_asks_it(timer: Any) -> None:
     assert untried and set(untried) == {"not tried: the search chose others"}
 
 
+def test_what_ran_before_it_was_asked_for_is_told(timer: Any) -> None:
+    """The default runs in any case; a strategy that comes to it later goes on all the same."""
+    timer(lambda config: float(config["block"]))
+
+    class InTurn(Climb):
+        """Asks for the next one once it was told of the one before."""
+
+        def __init__(self, space: SearchSpace) -> None:
+            super().__init__(space)
+            self.left = [1, 0, 2]
+
+        def ask(self, n: int) -> list[int]:
+            return [self.left.pop(0)] if self.left and len(self.left) + len(self.told) == 3 else []
+
+    made: list[InTurn] = []
+    tune = tiledsl.autotune(
+        configs=[{"block": block} for block in (16, 32, 64)],
+        ref_prog=twice,
+        search=lambda space: made.append(InTurn(space)) or made[-1],
+        isolate=False,
+        progress=False,
+    )
+    result = tune(tiledsl.jit(out_idx=-1)(scale))(64)
+    assert made[0].told == [(1, 32.0), (0, 16.0), (2, 64.0)]
+    assert [trial.status for trial in result.trials] == ["ok"] * 3
+
+
 class FakeTrial:
     def __init__(self, values: dict[str, str] | None, chance: random.Random) -> None:
         self.values, self.chance = values, chance

@@ -18,6 +18,7 @@ HEAD = """
 %columns = tensor.iota {axis = 1} : tensor<1x16xint32>
 %first = arith.mul %bx, %c16 : int32
 %at = arith.add %first, %columns : tensor<1x16xint32>
+%wide = tensor.broadcast %rows : tensor<16x16xint32>
 %p = tile.load %P[%columns] {guarded = true} : tensor<1x16xbool>
 %low = arith.cmp %rows, %n {predicate = "lt"} : tensor<16x1xbool>
 %near = arith.cmp %at, %c20 {predicate = "lt"} : tensor<1x16xbool>
@@ -52,6 +53,7 @@ def compared(lhs: str, predicate: str, rhs: str) -> str:
         ("arith.and %near, %low", "16x16"),
         (compared("%rows", "lt", "%n"), "16x1"),
         (compared("%n", "gt", "%rows"), "16x1"),
+        (compared("%wide", "lt", "%n"), "16x16"),
         (compared("%at", "le", "%c19"), "1x16"),
         (compared("%at", "lt", "%c25"), "1x16"),
         ("arith.or %p, %low", "16x16"),

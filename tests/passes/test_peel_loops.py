@@ -187,6 +187,19 @@ def test_before_and_after() -> None:
     assert lines[-1].startswith("tile.store %sum_1, ")
 
 
+@pytest.mark.parametrize("sign", ["add", "sub"])
+def test_a_sum_that_wraps_in_all_iterations_or_none_adds_no_loop(sign: str) -> None:
+    """Whether it does is asked beside the masks of the loop's end, of numbers that stay."""
+    sums = f"""%t = arith.{sign} %first, %s : int32
+    %u = arith.sub %t, %c100 : int32
+    %rows = arith.add %u, %i : tensor<16x1xint32>"""
+    body = GUARDED.replace("%rows = arith.add %first, %i : tensor<16x1xint32>", sums).replace("%D[%rows]", "%D[%i]")
+    lines = after(PEEL, body)
+    assert sum("scf.for" in line for line in lines) == 2
+    main = lines[next(at for at, line in enumerate(lines) if "scf.for" in line) :]
+    assert ["mask=" in line for line in main if "tile.load" in line] == [False, True]
+
+
 def test_both_ends_of_a_loop_with_two_masks_each() -> None:
     """Counted from the first iteration, the last of the starts and the first of the ends, which is no earlier."""
     masks = {"low": ("%s", "ge"), "lower": ("%bx", "ge"), "high": ("%m", "lt"), "higher": ("%t", "lt")}

@@ -326,6 +326,12 @@ def test_sums_are_copied_beside_the_operands_if_there_is_room(depth: int, fits: 
     assert any(reason in each for each in kernel(made).remarks) is not fits
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_copy_with_nothing_beside_it_may_fill_shared_memory(over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "max_shared_bytes", 32 * 64 * 2 - over)
+    assert accesses(program(LOAD + STORE, target=Target("cuda", 90)))[1] == ("tile.store" if over else BLOCKS[2])
+
+
 ODD = "%odd = arith.add %bx, %columns : tensor<1x64xint32>"
 BLOCKS = ["tile.load_block", "tile.load_block", "tile.store_block"]
 POINTERS = ["tile.load", "tile.load", "tile.store"]

@@ -147,7 +147,12 @@ def unusual(kind: str) -> Any:
                 if kind == "seen":
                     for i, j in T.Parallel(128, 128):
                         product[i, j] = total[i, j]
-                if kind == "scaled":
+                if kind == "named":
+                    factor = scale[k]
+                    T.gemm(a, b, product, transpose_B=True, clear_accum=True)
+                    for i, j in T.Parallel(128, 128):
+                        total[i, j] += product[i, j] * factor
+                elif kind == "scaled":
                     T.gemm(a, b, product, transpose_B=True, clear_accum=True)
                     for i, j in T.Parallel(128, 128):
                         total[i, j] += product[i, j] * scale[k]
@@ -190,3 +195,11 @@ def test_what_stands_around_the_product(kind: str, reason: str, caplog: pytest.L
     messages = [each.getMessage() for each in caplog.records if "not in Gluon" in each.getMessage()]
     assert len(messages) == (1 if reason else 0)
     assert all(reason in each and "test_select_emitter_products.py:" in each for each in messages)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("scaled", "scale_now"), ("named", "factor")])
+def test_what_is_loaded_ahead_keeps_its_name_or_has_that_of_its_tensor(kind: str, name: str) -> None:
+    configs = {**GLUON, "select-emitter.overlap": False}
+    kernel = tiledsl.compile(unusual(kind), target="cuda:90", pass_configs=configs)
+    (loop,) = [op for op in parse_program(kernel.ir("select-emitter")).root.walk() if isinstance(op, scf.ForOp)]
+    assert is_gluon(kernel) and loop.body.args[-1].name.startswith(name)

@@ -117,6 +117,42 @@ def numbered(text: str) -> list[str]:
     return [re.sub(r"%\w+", lambda match: names.get(match[0], match[0]), each.strip()) for each in text.split("\n")]
 
 
+def test_what_each_point_adds_to_an_element_of_its_own_stays_as_it_is_written() -> None:
+    body = """
+    %s = tile.alloc : buffer<4*float32, shared>
+    tile.parallel {extents = (4,)} (%i: int32) {
+      %x = tile.load %S[%i] : float32
+      %y = tile.load %s[%i] : float32
+      %z = arith.add %y, %x : float32
+      tile.store %z, %s[%i]
+    }"""
+    filecheck(
+        after([VectorizeParallel(), Dce()], body, parameters="S: 4*float32"),
+        """
+        %s = tile.alloc : buffer<4*float32, shared>
+        %i = tensor.iota {axis = 0} : tensor<4xint32>
+        %x = tile.load %S[%i] : tensor<4xfloat32>
+        %y = tile.load %s[%i] : tensor<4xfloat32>
+        %z = arith.add %y, %x : tensor<4xfloat32>
+        tile.store %z, %s[%i]
+        """,
+    )
+
+
+def test_a_sum_with_what_an_element_was_before_the_points_is_no_update() -> None:
+    """Each of them stores another one: the last would stay, not the total."""
+    body = """
+    %s = tile.alloc : buffer<4*float32, shared>
+    %y = tile.load %s[%c0] : float32
+    tile.parallel {extents = (4,)} (%i: int32) {
+      %x = tile.load %S[%i] : float32
+      %z = arith.add %y, %x : float32
+      tile.store %z, %s[%c0]
+    }"""
+    with pytest.raises(TileError, match=r"T\.Parallel: iterations write the same element of s"):
+        after(VectorizeParallel(), body, parameters="S: 4*float32")
+
+
 def test_updates_of_groups_and_classes_as_operations() -> None:
     body = """
     %g = tile.alloc : buffer<2*float32, fragment>

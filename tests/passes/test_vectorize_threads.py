@@ -179,6 +179,10 @@ def test_a_branch_that_depends_on_data_runs_if_any_thread_takes_it() -> None:
         (branch('%c = arith.cmp %tx, %c3 {predicate = "lt"} : bool', STATEMENT, STATEMENT), "the two branches run"),
         (f"scf.for %c0, %tx, %c1 (%i: int32) {{ {STATEMENT} scf.yield }}", "a loop that has more turns in some"),
         ("%f = arith.cast %tx : float32 tile.store %f, %s[%c1]", "threads 0 and 1 write 0.0 and 1.0 to one element"),
+        (
+            "%d = arith.sub %tx, %c5 : int32 %f = arith.cast %d : float32 tile.store %f, %s[%c1]",
+            "threads 0 and 1 write -5.0 and -4.0 to one element",
+        ),
         (f"{LOAD} tile.store %x, %loc[%c0] %t = tile.read %loc : tensor<2xfloat32>", "but loc differs from thread"),
         (
             f"{LOAD} tile.parallel {{extents = (4,)}} (%i: int32) {{ tile.store %x, %s[%i] }}",

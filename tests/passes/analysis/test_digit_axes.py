@@ -80,6 +80,8 @@ def test_sums_of_digits_are_the_indices() -> None:
         # of a sum of both indices, a digit of one
         (("m mul i 16", "s add m j", "a floordiv s 4", "b floormod s 4"), [(24,), (4, 4)]),
         (("m sub 23 i", "a floordiv m 8", "b floormod m 8"), [(3, 8), (1,)]),
+        # a multiple of an index, whose divisor is larger than its digits are many
+        (("m mul i 4", "a floordiv m 16", "b floormod m 16"), [(6, 4), (1,)]),
         # sizes that do not go into one another, or into the axis
         (("a floordiv i 4", "b floormod i 6"), None),
         (("a floordiv j 3", "b floormod j 3"), None),

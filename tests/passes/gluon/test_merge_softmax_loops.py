@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tiledsl
+from tests.passes.ir_cases import kernel
 from tests.support.example_modules import load_example
 from tests.support.executor import run
 from tiledsl.dialects import arith, scf, tile
@@ -31,8 +32,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 def attention(**shape: Any) -> tile.FuncOp:
     """The attention example as select-emitter sees it."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "dim": 16, "block_M": 16, "block_N": 8, **shape}
-    kernel = tiledsl.jit(load_example("attention").attention.function, target="interpret").compile(**sizes)
-    root = parse_program(kernel.ir("select-emitter")).root
+    compiled = tiledsl.jit(load_example("attention").attention.function, target="interpret").compile(**sizes)
+    root = parse_program(compiled.ir("select-emitter")).root
     assert isinstance(root, tile.FuncOp)
     return root
 
@@ -159,3 +160,26 @@ def test_one_loop_stays() -> None:
     root = attention(queries=48, keys=48)
     assert len(loops_of(root)) == 1
     assert not merge_softmax_loops(loops_of(root))
+
+
+def test_an_index_that_only_the_other_loop_uses() -> None:
+    """Both sum what lies at a carried place; the second adds its index to each."""
+    loop = """%n{0}, %sum{0} = scf.for {1}, %c1[{2}, {3}] : int32, float32 (%k: int32, %at: int32, %old: float32) {{
+      %x = tile.load %A[%at, %c0] : float32
+      %next = arith.add %at, %c2 : int32
+      {4}
+      %new = arith.add %old, {5} : float32
+      scf.yield [%next, %new]
+    }}"""
+    own = "%f = arith.cast %k : float32\n%more = arith.add %x, %f : float32"
+    body = "\n".join([
+        loop.format(1, "%c0, %c3", "%c0", "%c0.5", "", "%x"),
+        loop.format(2, "%c3, %c8", "%n1", "%sum1", own, "%more"),
+        "tile.store %sum2, %B[%c0, %c0]",
+    ])  # fmt: skip
+    root = kernel("A: 64*96*float32, B: 64*96*float32", body)
+    a, b = np.random.default_rng(0).random((2, 64, 96), np.float32)
+    assert merge_softmax_loops(loops_of(root))
+    verify(root)
+    run(root, [a, b])
+    np.testing.assert_allclose(b[0, 0], 0.5 + a[0:16:2, 0].sum() + sum(range(3, 8)), rtol=1e-5)

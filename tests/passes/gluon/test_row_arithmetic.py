@@ -61,6 +61,7 @@ def rewritten(rewrite: Callable[..., None], body: str) -> bool:
         (f"%y = arith.div %x, %column : {TILE}", False), (f"%y = arith.div %x, %f : {TILE}", False),
         (f"%y = arith.div %one, %x : {TILE}", False), (f"%y = arith.div %column, %row : {TILE}", False),
         (f"%y = arith.div %x, %x : {TILE}", False),
+        (f"%ones = arith.constant {{value = 1.0}} : {TILE}\n%y = arith.div %ones, %row : {TILE}", False),
         (f"%h = arith.div %half, %halfrow : tensor<8x16xfloat16>\n%y = arith.cast %h : {TILE}", False),
     ],
 )  # fmt: skip

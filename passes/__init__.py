@@ -41,6 +41,7 @@ from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 from tiledsl.passes.specs import find_pass, make_pass
 from tiledsl.passes.split_k import SplitK
+from tiledsl.passes.transpose_products import TransposeProducts
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.user_passes import inserted, is_place
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
@@ -69,6 +70,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     SplitK,  # where asked for: one kernel becomes two, each of which then finds its accesses and its grid
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
     PeelLoops,  # masks that are left now, of loads through pointers and of what is computed
+    TransposeProducts,  # of few rows: after blocks were chosen by what products read, and loops were copied
     LimitRegisters,  # of what is not in Gluon
     LimitWarps,  # of kernels that reduce; what they load has its masks and its final shapes
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart

@@ -12,7 +12,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS
+from tiledsl.ir.types import ELEMENTS, TensorType
 from tiledsl.passes.dce import erase_sources
 from tiledsl.passes.specs import check_choice
 from tiledsl.passes.tile_values import permuted
@@ -88,5 +88,5 @@ def _flipped(at: Builder, value: Value) -> Value:
         return value.op.source
     number = constant_of(value)
     if number is not None:
-        return at.constant(number, type(value.type)(value.shape[::-1], value.dtype))
+        return at.constant(number, TensorType(value.shape[::-1], value.dtype))
     return permuted(at, value, (1, 0))

@@ -49,8 +49,7 @@ class TransposeProducts(Pass):
         if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
             return
         for kernel in tile.kernels(program.root):
-            threads = 32 * (kernel.option("num_warps") or kernel.threads // 32)
-            if not targets_gluon(kernel) and threads >= WGMMA_THREADS:
+            if not targets_gluon(kernel) and kernel.threads >= WGMMA_THREADS:
                 for op in of_kinds(kernel.walk(), tensor.DotOp):
                     if _gains(op):
                         _transpose(op)

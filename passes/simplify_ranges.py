@@ -22,9 +22,8 @@ def decide(ranges: Ranges, predicate: str, lhs: Value, rhs: Value) -> bool | Non
         less = decide(ranges, "lt", rhs, lhs)
         return less if predicate == "gt" or less is None else not less
     a, b = ranges.of(lhs), ranges.of(rhs)
-    apart = a.hi < b.lo or b.hi < a.lo or ranges.below(lhs, rhs) or ranges.below(rhs, lhs)
     if predicate in ("eq", "ne"):
-        if apart:
+        if ranges.below(lhs, rhs) or ranges.below(rhs, lhs):
             return predicate == "ne"
         return (predicate == "eq") if a.lo == a.hi == b.lo == b.hi else None
     less = None

@@ -22,7 +22,7 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,8 +124,8 @@ class Tests:
     totals: Counter[str] = field(default_factory=Counter)  # lines that a test runs, of all files
 
     def covering(self, mutant: Mutant) -> list[Test]:
-        """The tests that run one of the mutant's lines, those first that run much of its file for their time, and of
-        each file of tests in turn."""
+        """The tests that run one of the mutant's lines, those first that run much of its file for their time, the files
+        of tests in turn."""
         lines = sum(1 << line for line in mutant.covered_by)
         masks = self.masks.get(mutant.file, {})
         files = {file for file, mask in self.shared.get(mutant.file, {}).items() if mask & lines}
@@ -138,12 +138,13 @@ class Tests:
             return (0.03 + self.seconds[name]) * (100 + self.totals[name]) / (1 + masks.get(name, 0).bit_count())
 
         found.sort(key=cost)
-        earlier: Counter[str] = Counter()  # of the same file: one of each comes before the second of any
+        # Files take turns by time, not by number: of fast cases many run before the second slow test of another file.
+        spent: dict[str, float] = defaultdict(float)
         turn = {}
         for name in found:
-            turn[name] = earlier[name.partition("::")[0]]
-            earlier[name.partition("::")[0]] += 1
-        found.sort(key=lambda name: (name.startswith(DIGESTS), turn[name], cost(name)))
+            spent[name.partition("::")[0]] += cost(name)
+            turn[name] = spent[name.partition("::")[0]]
+        found.sort(key=lambda name: (name.startswith(DIGESTS), turn[name]))
         return [Test(name, self.seconds[name]) for name in found]
 
 

@@ -97,7 +97,7 @@ class Padding:
             return as_constant(0, dtype)
         if isinstance(op, arith.OrOp) and any(lane is True for lane in lanes):
             return True
-        if isinstance(op, arith.MulOp) and exact and any(lane == 0 and lane is not None for lane in lanes):
+        if isinstance(op, arith.MulOp) and exact and any(lane == 0 for lane in lanes):
             return 0
         numbers = [lane for lane in lanes if lane is not None]
         if len(numbers) < len(lanes):

@@ -19,6 +19,7 @@ from tests.autotune.programs import scale_builder, twice
 from tests.report.pages import Read
 from tests.support import forked
 from tiledsl.autotuner.storage import key
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.trial import config_text
 from tiledsl.commands.lower import import_file
 from tiledsl.kernels.kernel import Kernel
@@ -288,6 +289,7 @@ LOAD = """
 import sys
 import tiledsl
 from tiledsl.autotuner.storage import key
+from tiledsl.autotuner.storage.cache import CachedResult
 key.compiler_hash = lambda: sys.argv[1]  # this test holds also while someone works on the compiler
 from tests.autotune.programs import scale_builder, twice
 f = tiledsl.autotune(configs=[{"block": 64}, {"block": 32}], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
@@ -370,6 +372,7 @@ import time
 start = time.process_time()
 import tiledsl
 from tiledsl.autotuner.storage import key
+from tiledsl.autotuner.storage.cache import CachedResult
 key.compiler_hash = lambda: sys.argv[1]
 from tests.autotune.programs import scale_builder, twice
 f = tiledsl.autotune(configs=[{"block": 64}, {"block": 32}], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
@@ -447,3 +450,7 @@ def test_tuning_again_keeps_the_winner_unless_another_is_clearly_faster(timer: A
         assert tuned(configs, min_improvement=0.03)().config == {"block": 16}
         times[32] = 0.9
         assert tuned(configs, min_improvement=0.03)().config == {"block": 32}
+
+
+def test_a_result_is_of_these_versions_unless_it_says_otherwise() -> None:
+    assert not CachedResult([], "measured", None).other_versions

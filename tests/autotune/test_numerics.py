@@ -99,6 +99,25 @@ def class_of(function: Any, target: str = "cuda:90", pass_configs: Any = None, *
     return program_class(kernel)
 
 
+def test_what_a_loop_stores_tells_programs_apart() -> None:
+    def builder(doubled):
+        @T.prim_func
+        def stored(A: T.Tensor((64, 16), "float32"), B: T.Tensor((64, 16), "float32")):
+            with T.Kernel(1):
+                x = T.alloc_fragment((16,), "float32")
+                for k in T.serial(64):
+                    T.copy(A[k, 0], x)
+                    for i in T.Parallel(16):
+                        x[i] = x[i] * 2.0 if doubled else x[i] / 3.0
+                    T.copy(x, B[k, 0])
+
+        return stored
+
+    function = tiledsl.jit(out_idx=-1)(builder)
+    one, other = class_of(function, doubled=True), class_of(function, doubled=False)
+    assert one == class_of(function, doubled=True) != other
+
+
 GEMM = {"M": 512, "N": 500, "K": 250, "block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 3, "threads": 128}
 
 

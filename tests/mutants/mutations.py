@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 COMPARISONS = {
@@ -32,7 +32,7 @@ class Mutant:
     start: int  # bytes of the file that `text` replaces
     end: int
     text: bytes
-    covered_by: range  # a test that runs one of these lines may notice
+    covered_by: Collection[int]  # a test that runs one of these lines may notice
     before: str = ""  # the changed lines, spaces normalised
     after: str = ""
 
@@ -51,14 +51,26 @@ class Mutant:
 
 def mutants_of(file: str, source: bytes) -> list[Mutant]:
     """Every mutant of a file once. Some of them are no Python: `compiles` tells."""
-    finder = _Finder(file, source)
-    finder.visit(ast.parse(source))
+    tree = ast.parse(source)
+    finder = _Finder(file, source, _readers(tree))
+    finder.visit(tree)
     made = {}
     for mutant in finder.found:
         described = _described(mutant, source)
         if described.before != described.after:
             made.setdefault(described.key, described)
     return list(made.values())
+
+
+def _readers(tree: ast.Module) -> dict[str, set[int]]:
+    """The lines of functions that read a name, by the name."""
+    found: dict[str, set[int]] = {}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in (node for statement in function.body for node in ast.walk(statement)):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                    found.setdefault(node.id, set()).add(node.lineno)
+    return found
 
 
 def compiles(mutant: Mutant, source: bytes) -> bool:
@@ -78,15 +90,15 @@ def _described(mutant: Mutant, source: bytes) -> Mutant:
 
 
 class _Finder(ast.NodeVisitor):
-    def __init__(self, file: str, source: bytes) -> None:
-        self.file, self.source = file, source
+    def __init__(self, file: str, source: bytes, readers: dict[str, set[int]]) -> None:
+        self.file, self.source, self.readers = file, source, readers
         self.starts = [0]
         for line in source.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
         self.found: list[Mutant] = []
         self.scope: list[str] = []
         self.functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
-        self.lines = range(0)
+        self.lines: Collection[int] = range(0)
 
     # Places in the text
 
@@ -128,8 +140,10 @@ class _Finder(ast.NodeVisitor):
             super().visit(node)
         self.lines = outer
 
-    def _whole(self, node: ast.stmt) -> range:
-        """Lines that run with a definition, which itself runs at import."""
+    def _whole(self, node: ast.stmt) -> Collection[int]:
+        """Lines that run with a definition, which itself runs at import: those that read a constant, if any do."""
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and not self.scope:
+            return self.readers.get(node.targets[0].id) or range(1, len(self.starts))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
         return self.lines if self.scope else range(1, len(self.starts))

@@ -55,6 +55,12 @@ def test_a_change(before: str, after: str) -> None:
     assert (before, after) in changes()
 
 
+def test_a_constant_is_run_by_what_reads_it() -> None:
+    found = {each.before: set(each.covered_by) for each in mutants_of("file.py", SOURCE + b"UNREAD = 7\n")}
+    assert found["LIMIT = 4"] == {10}
+    assert found["UNREAD = 7"] == set(range(1, 13))
+
+
 def test_texts_and_messages_stay() -> None:
     assert not any("log.info" in before or "Text" in before or "Not changed" in before for before, _ in changes())
     assert [after for before, after in changes() if before.startswith("raise")] == ["pass"]

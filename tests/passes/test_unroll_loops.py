@@ -122,3 +122,16 @@ def test_loops_over_an_array_come_before_marked_loops_around_them() -> None:
     assert loops(400, "own") == 0
     assert loops(80, "own") == 1  # that over k, and both over the array are gone
     assert loops(80, "s") > 1  # nothing asks for these before the loop around them
+
+
+def test_an_index_that_is_loaded_does_not_ask_for_it() -> None:
+    text = """
+      %own = tile.alloc : buffer<8*float32, local>
+      %places = tile.alloc : buffer<8*int32, shared>
+      tile.parallel {extents = (8,), lockstep = true} (%tx: int32) {
+        scf.for %c0, %c4, %c1 (%i: int32) {
+          tile.store %c3, %places[%i]
+          %place = tile.load %places[%i] : int32
+          tile.store %c0.5, %own[%place] scf.yield }
+      }"""
+    assert sum(line.startswith("scf.for") for line in unrolled(text)) == 1

@@ -116,3 +116,8 @@ def test_what_torchs_tracer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(kernel).__call__._torchdynamo_inline is Kernel.__call__  # type: ignore[attr-defined]
     assert [True in launch[3] for launch in driver.launches] == [True, False, True]
     assert launch_triton.constant_when_traced(lambda: 1)._dynamo_marked_constant is True
+
+
+def test_a_descriptor_that_the_launcher_takes_apart_is_one_argument() -> None:
+    call = launch_triton.DriverCall(print, (), as_tuple=False, descriptors=None)
+    assert call.descriptor(0, "described") == ("described",)

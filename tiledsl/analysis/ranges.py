@@ -151,10 +151,10 @@ class Ranges:
             return self.below(op.on_true, bound) and self.below(op.on_false, bound)
         if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
             return (origin(op.rhs) is bound and self.of(bound).lo >= 0) or (
-                self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo >= 0 and self.below(op.lhs, bound)
+                self.of(op.lhs).lo >= 0 and self.below(op.lhs, bound)
             )
         if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
-            return self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo >= 0 and self.below(op.lhs, bound)
+            return self.of(op.lhs).lo >= 0 and self.below(op.lhs, bound)  # no divisor makes it larger
         if isinstance(op, arith.SubOp) and self.never_wraps(op):
             least = self.of(op.rhs).lo
             return (least >= 1 and self._at_most(op.lhs, bound)) or (least >= 0 and self.below(op.lhs, bound))

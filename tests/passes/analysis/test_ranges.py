@@ -98,7 +98,11 @@ def test_a_backward_loop_over_tiles_stays_inside() -> None:
         ("%y = arith.sub %s, %c1 : int32", False),
         ("%y = arith.add %m, %c1 : int32", False),
         ("%a = arith.floormod %s, %m : int32\n%y = arith.floordiv %a, %c2 : int32", True),
+        ("%a = arith.floormod %s, %m : int32\n%y = arith.floordiv %a, %s : int32", True),  # by any divisor
         ("%y = arith.floordiv %m, %c2 : int32", False),
+        ("%a = arith.truncmod %s, %m : int32\n%y = arith.truncdiv %a, %s : int32", False),  # -1 over -1
+        ("%a = arith.floormod %s, %m : int32\n%y = arith.truncmod %a, %s : int32", True),
+        ("%y = arith.truncmod %m, %s : int32", False),
     ],
 )
 def test_below_a_symbol(body: str, proven: bool) -> None:

@@ -8,6 +8,7 @@ body's start). `python tests/test_bad_input.py` writes it anew, for a reader to 
 from __future__ import annotations
 
 import json
+import linecache
 import pickle
 import tempfile
 import textwrap
@@ -186,10 +187,13 @@ def test_programs_that_do_nothing() -> None:
         lambda: compiled(WRITE, declared=two, out_idx="B"),
         "out_idx is 'B'; it must be a position or a list of positions",
     )
-    loop = "for i in T.serial(4):\n    A[0, 0] = 1.0"
-    refused(
-        lambda: compiled(loop), "`for` on a device value stands outside of T.Kernel, where nothing runs on the device"
-    )
+    for keyword, statement in {
+        "for": "for i in T.serial(4)",
+        "if": "if A[0, 0] > 1.0",
+        "while": "while A[0, 0] > 1.0",
+    }.items():
+        message = f"`{keyword}` on a device value stands outside of T.Kernel, where nothing runs on the device"
+        refused(lambda: compiled(f"{statement}:\n    A[0, 0] = 1.0"), message)
 
 
 def test_what_is_no_function() -> None:
@@ -214,6 +218,19 @@ def test_a_function_without_source() -> None:
         TileError, match=r"the source of 'f' is not available .*; put the function in a file or use tiledsl.parse"
     ):
         tiledsl.compile(names["f"], target="interpret")
+
+
+@pytest.mark.parametrize("text", ["", "main = 3\n", "def other(): pass\n"])
+def test_a_function_whose_file_has_changed(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "changed.py"
+    file.write_text('import tiledsl.language as T\n\n\ndef main(A: T.Tensor((4,), "float32")): pass\n')
+    function = load_file(file).main
+    file.write_text("#\n" * 3 + text + "\n" * 3)
+    linecache.clearcache()
+    with pytest.raises(TileError) as caught:
+        tiledsl.compile(T.prim_func(function), target="interpret")
+    message = "the function 'main' is not at this line any more; was the file changed after its import?"
+    assert caught.value.message == message
 
 
 def test_names_outside_a_program() -> None:

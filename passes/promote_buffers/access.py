@@ -119,9 +119,7 @@ def _load(builder: Builder, source: Value, indices: Sequence[Value], shape: Shap
         source = reshaped(builder, source, tuple(extents))
     # Dimension i of the source now belongs to axis axes[i] of the result.
     order = sorted(range(len(axes)), key=lambda place: axes[place])
-    if len(order) > 1:
-        source = permuted(builder, source, order)
-    return reshaped(builder, source, shape)
+    return reshaped(builder, permuted(builder, source, order), shape)
 
 
 def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:

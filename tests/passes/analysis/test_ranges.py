@@ -95,6 +95,7 @@ def test_a_backward_loop_over_tiles_stays_inside() -> None:
         ("%a = arith.sub %m, %c1 : int32\n%y = arith.min %s, %a : int32", True),
         ("%a = arith.sub %m, %c1 : int32\n%y = arith.sub %a, %bx : int32", True),
         ("%y = arith.sub %m, %bx : int32", False),
+        ("%a = arith.floormod %s, %m : int32\n%b = arith.sub %bx, %c1 : int32\n%y = arith.sub %a, %b : int32", False),
         ("%y = arith.sub %s, %c1 : int32", False),
         ("%y = arith.add %m, %c1 : int32", False),
         ("%a = arith.floormod %s, %m : int32\n%y = arith.floordiv %a, %c2 : int32", True),

@@ -88,13 +88,11 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
         entry = ask(op)
         if entry.rewrite != "widen":
             return False
-        narrow, shape = op.operands[0].dtype, op.result.shape
+        narrow = op.operands[0].dtype
         wide = [cast(rw, value, entry.dtype) if value.dtype == narrow else value for value in op.operands]
-        dtype = op.result.dtype
         groups = [wide] if isinstance(op, MathOp) else wide
-        out = with_shape(shape, entry.dtype if dtype == narrow and not isinstance(op, CmpOp) else dtype)
-        made = rw.insert(type(op)(*groups, result_types=[out], **op.attributes))
-        rw.replace(op, [cast(rw, made.result, dtype)])
+        made = rw.insert(type(op)(*groups, **op.attributes))
+        rw.replace(op, [cast(rw, made.result, op.result.dtype)])
         return True
 
     @pattern(tensor.ReduceOp, tensor.ScanOp)

@@ -10,8 +10,12 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
 from tiledsl.autotuner.engine import TuningProblem
+from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.left_out import _raise_shared, prune_and_order
+from tiledsl.autotuner.predicting.prune import HEAVY_SPILLS
+from tiledsl.autotuner.run import TuningRun
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
@@ -113,3 +117,17 @@ def test_what_has_ended_before_keeps_its_outcome() -> None:
     assert prune_and_order(trials, problem) == [1]
     assert [(trial.status, trial.message[:7]) for trial in trials[:2]] == [("timeout", "it took"), ("new", "")]
     assert trials[2].status == "compile_error"
+
+
+def test_what_spills_much_is_left_out_after_it_was_compiled() -> None:
+    """All but the first configuration, which is always measured."""
+    problem = problem_of({"block": 16}, {"block": 32}, {"block": 64}, target="cuda:90")
+    run = TuningRun(problem, problem.restore(None, {}), None, lambda _: None, Alone())
+    measured: list[int] = []
+    run._measure = measured.append  # type: ignore[method-assign]
+    for trial, spills in zip(run.trials, (HEAVY_SPILLS + 1, HEAVY_SPILLS + 1, HEAVY_SPILLS)):
+        run._compiled(trial, CompileOutcome(trial.index, "ok", resources={"spills": spills}))
+    assert [trial.status for trial in run.trials] == ["new", "pruned", "new"] and measured == [0, 2]
+    assert run.trials[1].message == f"spills {HEAVY_SPILLS + 1} bytes of each thread's registers to memory; " + (
+        f"more than {HEAVY_SPILLS} is hopeless"
+    )

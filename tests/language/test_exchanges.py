@@ -26,6 +26,24 @@ def _updated(kind: str, start: list[Any], places: list[int], values: list[Any]) 
     return held, met
 
 
+@pytest.mark.parametrize(("kind", "start"), [("add", -0.0), ("max", float("nan")), ("min", float("nan"))])
+def test_an_element_that_no_point_updates_keeps_its_bits(run: Any, kind: str, start: float) -> None:
+    update = getattr(T, f"atomic_{kind}")
+
+    @T.prim_func
+    def main(X: T.Tensor((8,), "float32"), H: T.Tensor((2,), "float32")):
+        with T.Kernel(1):
+            held = T.alloc_fragment((2,), "float32")
+            T.fill(held, start)
+            for i in T.Parallel(8):
+                if X[i] > 0:
+                    update(held[i % 2], X[i])
+            T.copy(held, H)
+
+    found = run(main, torch.tensor([-1.0] * 8))
+    assert found.view(torch.int32).tolist() == torch.tensor([start] * 2).view(torch.int32).tolist()
+
+
 _SIZES = [(64, 8, "int32"), (100, 30, "int8"), (48, 128, "int64"), (300, 70, "float32")]
 
 

@@ -167,6 +167,20 @@ def test_slices_of_dynamic_extent_take_the_tile_s_shape(run: Any) -> None:
     assert torch.equal(b, torch.stack([a[3:7], a[7:11]]))
 
 
+def test_a_value_in_two_types_is_two_values(run: Any) -> None:
+    """The slice has no extent of 0: its ends differ for what one of the types does not hold."""
+
+    @T.prim_func
+    def main(A: T.Tensor((300,), F), n: T.int32, B: T.Tensor((4,), F)):
+        with T.Kernel(1):
+            x = T.alloc_fragment((4,), F)
+            T.copy(A[T.cast(n, "int8") : T.cast(n, "int16")], x)
+            T.copy(x, B)
+
+    a = numbers(300)
+    assert torch.equal(run(main, a, 259), a[3:7])
+
+
 def test_conversion_and_whole_tensors(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((3, 5), F), B: T.Tensor((3, 5), "int32"), C: T.Tensor((3, 5), "bfloat16")):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.passes.ir_cases import after, filecheck, program
 from tests.support.executor import run
 from tests.support.programs import check_pass, inputs_for, programs
-from tiledsl.dialects import tile
+from tiledsl.dialects import arith, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_arith.dtypes import question
@@ -289,6 +291,20 @@ def test_a_scalar_beside_a_constant_tensor_gives_a_tensor(operation: str, number
     check(body)
 
 
+def product_of(a: str, b: str, inner: int, out: str) -> Program:
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+    %k = tensor.iota {{axis = 1}} : tensor<1x{inner}xint32>
+    %l = tensor.iota {{axis = 0}} : tensor<{inner}x1xint32>
+    %x = tile.load %X[%i, %k] : tensor<16x{inner}x{a}>
+    %y = tile.load %Y[%l, %j] : tensor<{inner}x16x{b}>
+    %z = tile.load %Z[%i, %j] : tensor<16x16x{out}>
+    %d = tensor.dot %x, %y, %z : tensor<16x16x{out}>
+    tile.store %d, %Z[%i, %j]"""
+    return program(body, parameters=f"X: 16*{inner}*{a}, Y: {inner}*16*{b}, Z: 16*16*{out}", grid=(1,))
+
+
 @pytest.mark.parametrize("out", ["int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize(
     ("a", "b", "inner"),
@@ -302,17 +318,7 @@ def test_a_scalar_beside_a_constant_tensor_gives_a_tensor(operation: str, number
 )
 def test_products_of_parts_are_those_of_whole_integers(a: str, b: str, inner: int, out: str) -> None:
     """Of numbers up to the ends of their types: integers wrap, and floats round the exact sum."""
-    body = f"""
-    %i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
-    %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
-    %k = tensor.iota {{axis = 1}} : tensor<1x{inner}xint32>
-    %l = tensor.iota {{axis = 0}} : tensor<{inner}x1xint32>
-    %x = tile.load %X[%i, %k] : tensor<16x{inner}x{a}>
-    %y = tile.load %Y[%l, %j] : tensor<{inner}x16x{b}>
-    %z = tile.load %Z[%i, %j] : tensor<16x16x{out}>
-    %d = tensor.dot %x, %y, %z : tensor<16x16x{out}>
-    tile.store %d, %Z[%i, %j]"""
-    made = program(body, parameters=f"X: 16*{inner}*{a}, Y: {inner}*16*{b}, Z: 16*16*{out}", grid=(1,))
+    made = product_of(a, b, inner, out)
     LegalizeArith().run(made)
     generator = np.random.default_rng(3)
     inputs = []
@@ -414,3 +420,19 @@ def test_a_cas_without_a_mask_compares_tiles_of_its_shape(shapes: tuple[str, str
     (cas,) = [op for op in made.root.walk() if isinstance(op, tile.AtomicOp)]
     assert cas.compare is not None
     assert cas.value.shape == cas.compare.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out", "halves"),
+    [
+        ("uint8", "int32", "float64", 1),
+        ("int16", "int32", "float64", 1),
+        ("int32", "int32", "float64", 2),
+        ("int32", "int32", "int64", 1),
+    ],
+)
+def test_sums_that_an_integer_holds_are_one_sum(a: str, b: str, out: str, halves: int) -> None:
+    made = product_of(a, b, 16, out)
+    LegalizeArith().run(made)
+    factors = [op.rhs for op in made.root.walk() if isinstance(op, arith.MulOp) and op.result.dtype == "float64"]
+    assert [constant_of(each) for each in factors] == [2.0**28] * (halves - 1)

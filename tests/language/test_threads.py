@@ -381,6 +381,21 @@ def test_the_last_of_several_threads_writes(run: Run) -> None:
     assert run(program, a).tolist() == [int(a[32:].max()), 19, -1]
 
 
+def test_what_the_whole_block_does_behind_a_branch_in_a_branch(run: Run) -> None:
+    @T.prim_func
+    def program(B: T.Tensor((4,), "int32")):
+        with T.Kernel(1, threads=64):
+            s = T.alloc_shared((4,), "int32")
+            tx = T.get_thread_binding()
+            T.clear(s)
+            if tx < 32:
+                if tx < 16:
+                    T.fill(s, 3)
+                T.copy(s, B)
+
+    assert run(program).tolist() == [3] * 4
+
+
 def test_the_index_of_a_thread_is_a_value_and_a_loop(run: Run) -> None:
     @T.prim_func
     def program(B: T.Tensor((3, 8, 4), "int32")):

@@ -169,9 +169,6 @@ _LOWERINGS: dict[type[Operation], Callable[[Any, _TileBuilder], None]] = {
 
 
 def _read_whole(builder: _TileBuilder, buffer: Value) -> Value:
-    type = tile.buffer_type(buffer)
-    if type.scope == "global":
-        return _read_tile(builder, buffer, [], type.static_shape, tuple(range(len(type.shape))))
     return builder.insert(tile.ReadOp(buffer, names=[buffer.name])).out
 
 

@@ -57,7 +57,7 @@ def _may_load_ahead(loop: scf.ForOp) -> bool:
 
 
 def _predicate(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
-    branches = [op for op in loop.nests()[1:] if isinstance(op, scf.IfOp)]
+    branches = [op for op in loop.nests() if isinstance(op, scf.IfOp)]
     chosen = [load for op in branches for region in op.regions for load in _operands_of_products(region)]
     size = operand_bytes(loop) + loop.num_stages * sum(tensor_bytes(load.out) for load in chosen)
     if target is not None and target.kind != "interpret" and size > target.max_shared_bytes:

@@ -167,6 +167,7 @@ WIDE_INDEX = """
     %j = arith.cast %columns : tensor<1x64xint64>
     %x = tile.load %A[%i, %j] {guarded = true} : tensor<32x64xfloat16>
 """
+COLUMN = "%x = tile.load %A[%i, %columns, %bx] {guarded = true} : tensor<32x64xfloat16>"
 NARROW = """
     %two = tensor.iota {axis = 1} : tensor<1x2xint32>
     %x = tile.load %A[%i, %two] {guarded = true} : tensor<32x2xfloat16>
@@ -188,6 +189,7 @@ NARROW = """
         (ROW, "100*64*float16, global", "rows are as fast through pointers"),
         (WIDE_INDEX, "100*64*float16, global", "an index is int64"),
         (NARROW, "100*64*float16, global", "its blocks are 2 elements wide, less than 16 bytes"),
+        (COLUMN, "100*64*64*float16, global", "its blocks are 1 elements wide, less than 16 bytes"),
         (LOAD.replace("true}", 'true, eviction = "evict_first"}'), "100*64*float16, global", "it has a cache hint"),
     ],
 )

@@ -49,7 +49,7 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
     for dim, index in enumerate(op.indices):
         start, iota = start_and_walk(index)
         starts.append(start)
-        if iota is not None and iota.extent > 1:
+        if iota is not None:
             if axes[iota.axis] >= 0:
                 raise NoBlock("one dimension of the tile walks along two of the buffer")
             axes[iota.axis] = dim

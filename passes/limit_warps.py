@@ -75,9 +75,8 @@ def _held_at(op: tensor.ReduceOp) -> int:
     """The elements of the tiles that are there at a reduction: it or what comes later, around it too, needs them."""
     held: set[Value] = set()
     for around in (op, *ancestors(op)):
-        if isinstance(around, tile.KernelOp) or around.parent is None:
-            break
-        later = [inner for other in around.parent if other.order >= around.order for inner in other.walk()]
+        siblings = around.parent or ()
+        later = [inner for other in siblings if other.order >= around.order for inner in other.walk()]
         made = {value for inner in later for region in inner.regions for value in region.args}
         made.update(value for inner in later for value in inner.results)
         held.update(value for inner in later for value in inner.operands if value not in made)

@@ -99,8 +99,7 @@ def _same_kind(a: Operation, b: Operation, plain: scf.ForOp, other: scf.ForOp) -
 
 def merge_softmax_loops(loops: Sequence[scf.ForOp]) -> bool:
     """Replace loops, each of which passes its values to the next, by one loop; return whether that was possible."""
-    plans = [_plan(loops, plain) for plain in loops[:2]] if len(loops) > 1 else []
-    plan = next((each for each in plans if each is not None), None)
+    plan = next(filter(None, (_plan(loops, plain) for plain in loops)), None)
     if plan is None:
         return False
     _Merge(loops, *plan).run()

@@ -36,6 +36,26 @@ def test_parts_add_up(sizes: tuple[int, int, int], splits: int, more: dict[str, 
     assert len(loads) == 1  # nothing of A and B is read again
 
 
+def sums_while() -> T.PrimFunc:
+    @T.prim_func
+    def sums_while(
+        A: T.Tensor((16, 64), "float32"), B: T.Tensor((64, 16), "float32"), C: T.Tensor((16, 16), "float32")
+    ):
+        with T.Kernel(1):
+            a, b = T.alloc_shared((16, 16), "float32"), T.alloc_shared((16, 16), "float32")
+            total = T.alloc_fragment((16, 16), "float32")
+            T.clear(total)
+            k = T.alloc_var("int32", 0)
+            while k < 64:
+                T.copy(A[0, k], a)
+                T.copy(B[k, 0], b)
+                T.gemm(a, b, total)
+                k += 16
+            T.copy(total, C)
+
+    return sums_while
+
+
 def rows_with_epilogue(rows: int, columns: int, depth: int) -> T.PrimFunc:
     """One row of blocks, on a grid of one dimension: relu(A @ B + bias), and the greatest of each row of a block."""
 
@@ -177,6 +197,11 @@ def test_which_sums_are_divided(changes: dict[str, str], reason: str) -> None:
     assert [len(kernels), *kernels[0].remarks] == (
         [1, f"the loop along K is not split, because {reason}"] if reason else [2]
     )
+
+
+def test_a_while_loop_stays() -> None:
+    kernel = tiledsl.compile(sums_while(), target="cuda:90", pass_configs={"split-k.splits": 4})
+    assert "the loop along K is not split, because the kernel has other loops" in kernel.remarks
 
 
 def test_what_is_written_in_gluon_stays_with_a_reason() -> None:

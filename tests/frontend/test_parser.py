@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tiledsl
 from tests.frontend.comparison import from_python, from_tiledsl
 from tiledsl.errors import TileError
 from tiledsl.frontend import parser, syntax
@@ -324,6 +325,15 @@ def test_bad_cache_folder_does_not_matter(tmp_path: Path, state: str) -> None:
     assert run_python(program, tmp_path) == "1\n"
     if state == "writable by others":
         assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(0o700, True), (0o755, True), (0o720, False), (0o702, False)])
+def test_what_others_may_write_is_not_read(tmp_path: Path, mode: int, kept: bool) -> None:
+    folder = tmp_path / "grammar"
+    folder.mkdir()
+    folder.chmod(mode)
+    with tiledsl.settings(cache_dir=tmp_path):
+        assert (parser._cache_file() is not None) is kept
 
 
 def run_python(program: str, cache: Path) -> str:

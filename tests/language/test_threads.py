@@ -396,6 +396,21 @@ def test_what_the_whole_block_does_behind_a_branch_in_a_branch(run: Run) -> None
     assert run(program).tolist() == [3] * 4
 
 
+def test_a_parallel_loop_of_one_thread(run: Run) -> None:
+    @T.prim_func
+    def program(A: T.Tensor((64,), "int32"), B: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=64):
+            s = T.alloc_shared((8,), "int32")
+            tx = T.get_thread_binding()
+            if tx == 5:
+                for j in T.Parallel(8):
+                    s[j] = A[tx] + j
+            T.copy(s, B)
+
+    a = torch.randint(0, 50, (64,), dtype=torch.int32)
+    assert run(program, a).tolist() == [int(a[5]) + j for j in range(8)]
+
+
 def test_the_index_of_a_thread_is_a_value_and_a_loop(run: Run) -> None:
     @T.prim_func
     def program(B: T.Tensor((3, 8, 4), "int32")):

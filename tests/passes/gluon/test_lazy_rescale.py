@@ -82,6 +82,9 @@ def softmax(kind: str, lowest: float = -1e30) -> Any:
                     elif kind == "guarded":
                         highest[i] = T.max(previous[i], highest[i])
                         rescale[i] = T.if_then_else(highest[i] < -1e20, 1.0, T.exp2((previous[i] - highest[i]) * SCALE))
+                    elif kind == "falling":
+                        highest[i] = T.max(previous[i], highest[i])
+                        rescale[i] = T.exp2(highest[i] * SCALE - previous[i] * SCALE)
                     elif kind == "minimum":
                         highest[i] = T.min(previous[i], highest[i])
                         rescale[i] = T.exp2((previous[i] - highest[i]) * SCALE)
@@ -101,6 +104,8 @@ def softmax(kind: str, lowest: float = -1e30) -> Any:
                         s[i, j] = T.exp2(s[i, j] * SCALE + 12.0 - highest[i] * SCALE)
                     elif kind == "steeper":
                         s[i, j] = T.exp2(s[i, j] * 2 * SCALE - highest[i] * SCALE)
+                    elif kind == "falling":
+                        s[i, j] = T.exp2(highest[i] * SCALE - s[i, j] * SCALE)
                     elif kind == "masked late":
                         s[i, j] = T.exp2(
                             T.if_then_else(j < 6, s[i, j], -T.infinity("float32")) * SCALE - highest[i] * SCALE
@@ -228,7 +233,7 @@ def test_what_the_maximum_starts_from(lowest: float, count: int) -> None:
 @pytest.mark.parametrize(
     "kind",
     ["other power", "other slope", "guarded", "minimum", "squares", "plus one", "larger weights", "maxima are added",
-     "biased", "steeper", "sums as weights", "weights twice"],
+     "biased", "steeper", "falling", "sums as weights", "weights twice"],
 )  # fmt: skip
 def test_what_is_no_such_sum_stays(kind: str) -> None:
     root = before_emitter(softmax(kind))

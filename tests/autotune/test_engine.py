@@ -186,6 +186,21 @@ def test_which_tiles_of_which_output_are_wrong() -> None:
     assert wrong.message.endswith("; both in tile [1] of 16")
 
 
+def test_blocks_of_one_element_are_no_tiles() -> None:
+    def builder(wrong: float = 2.0, threads: int = 32) -> Any:
+        @T.prim_func
+        def doubled(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
+            with T.Kernel(8, threads=threads) as bx:
+                B[bx] = A[bx] * wrong
+
+        return doubled
+
+    configs = [{"wrong": 3.0}, {"threads": 64}]
+    result = tiledsl.autotune(configs=configs, ref_prog=lambda A: A * 2)(tiledsl.jit(out_idx=[1])(builder))()
+    assert result.trials[1].ok and "8 of 8 elements" in result.trials[0].message
+    assert "tile" not in result.trials[0].message
+
+
 def test_comparison_scales_with_the_reference() -> None:
     small = torch.full((100,), 1e-6)
     assert difference(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100

@@ -129,6 +129,29 @@ def test_tiles_of_a_product_are_one_class(changed: dict[str, Any]) -> None:
     assert class_of(gemm, **{**GEMM, **changed}) == class_of(gemm, **GEMM)
 
 
+def test_tiles_along_wide_indices_are_one_class() -> None:
+    def builder(block):
+        @T.prim_func
+        def product(
+            A: T.Tensor((16, 128), "float16"), B: T.Tensor((128, 16), "float16"), C: T.Tensor((16, 16), "float32")
+        ):
+            with T.Kernel(1):
+                a, b = T.alloc_shared((16, block), "float16"), T.alloc_shared((block, 16), "float16")
+                acc = T.alloc_fragment((16, 16), "float32")
+                T.clear(acc)
+                for k in T.Pipelined(128 // block, num_stages=2):
+                    for i, j in T.Parallel(16, block):
+                        a[i, j] = A[i, T.cast(k * block + j, "int64")]
+                    T.copy(B[k * block, 0], b)
+                    T.gemm(a, b, acc)
+                T.copy(acc, C)
+
+        return product
+
+    function = tiledsl.jit(out_idx=-1)(builder)
+    assert class_of(function, block=16) == class_of(function, block=32)
+
+
 def test_what_rounds_or_adds_otherwise_is_another_class() -> None:
     own = class_of(gemm, **GEMM)
     others = [

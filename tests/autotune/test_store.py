@@ -19,6 +19,7 @@ import tiledsl.language as T
 from tests.autotune.programs import scale_builder
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import artifacts, cache
+from tiledsl.autotuner.storage.artifacts import save
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key, differences
 from tiledsl.autotuner.storage.store import Store
@@ -179,6 +180,12 @@ def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:
     stages = {path.name for path in artifacts.iterdir()}
     assert stages >= {f"{name}.{stage}" for stage in ("ttir", "ttgir", "ptx", "cubin")}
     assert {path.name for path in other.iterdir()} == {"scale.py", "metadata.json"}
+    paths = save(tmp_path / "once more", made[1])
+    assert {path.name for path in paths} == {path.name for path in artifacts.iterdir() if path.is_file()}
+    assert all(path.is_file() for path in paths) and [path.name for path in paths][-2:] == [
+        "launch.json",
+        "metadata.json",
+    ]
 
 
 BEST_GARBAGE: dict[str, Any] = {

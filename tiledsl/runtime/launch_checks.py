@@ -134,7 +134,7 @@ def _check_formulas(kernel: str, params: Sequence[Parameter], symbols: Mapping[s
 def _least(formula: Any) -> int:
     """What a size is at least, as those that it is computed from are not negative."""
     found = polynomial(formula, {})
-    return max(0, found.get((), 0)) if found and min(found.values()) > 0 else 0
+    return found.get((), 0) if found and min(found.values()) > 0 else 0
 
 
 class _AsItIs(dict[str, str]):

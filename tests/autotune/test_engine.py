@@ -201,6 +201,15 @@ def test_blocks_of_one_element_are_no_tiles() -> None:
     assert "tile" not in result.trials[0].message
 
 
+def test_what_lies_beyond_the_cap() -> None:
+    """Its two numbers count for themselves: a share of each element, and of the root mean square."""
+    want = torch.tensor([1.0, 100.0, 0.0])
+    got = torch.tensor([1.5, 150.0, 0.0])
+    assert [difference(got, want, 1e-3, 1e-3, (share, 1e-9)).beyond for share in (0.6, 0.4)] == [0, 2]
+    got = torch.tensor([1.0, 100.0, 0.2])  # the root mean square is 58
+    assert [difference(got, want, 1e-9, 1e-9, (0.5, share)).beyond for share in (0.01, 0.001)] == [0, 1]
+
+
 def test_comparison_scales_with_the_reference() -> None:
     small = torch.full((100,), 1e-6)
     assert difference(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100

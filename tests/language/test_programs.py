@@ -245,3 +245,18 @@ def test_strided_parameters(run: Any) -> None:
 
     a = torch.randn(3, 4).t()
     assert torch.equal(run(main, a), a)
+
+
+def test_a_local_variable_that_both_branches_write(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
+        with T.Kernel(1):
+            v = T.alloc_local((1,), "float32")
+            for i in T.Parallel(8):
+                if A[i] > 3:
+                    v[0] = 1.0
+                else:
+                    v[0] = A[i]
+                B[i] = v[0] * 2
+
+    assert run(main, torch.arange(8.0)).tolist() == [0, 2, 4, 6, 2, 2, 2, 2]

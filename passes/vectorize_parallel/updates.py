@@ -5,7 +5,7 @@ They become updates (tile.atomic), as a reducer's are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -55,18 +55,26 @@ def shared_updates(variance: Variance) -> list[Update]:
         loads = [op for op in ops if isinstance(op, tile.LoadOp)]
         if not shared or not loads:
             continue
-        own = set[Operation]()
-        made = [_update(store, own) for store in stores]
-        updates = [each for each in made if each is not None]
-        atomics = [op for op in ops if isinstance(op, tile.AtomicOp) and not op.out.uses]
-        kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
-        alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
-        if alone and len(kinds) == 1:
+        updates = updates_alone(ops)
+        if updates is not None:
             shared_by_points += updates
             continue
         for store in shared:
             _check_once(store, loads, stores, variance)
     return shared_by_points
+
+
+def updates_alone(ops: Sequence[Operation]) -> list[Update] | None:
+    """The stores that update elements of a buffer, if its accesses are no more than these, with what they read, and
+    atomics without a result, all of one kind; else None."""
+    own = set[Operation]()
+    loads = [op for op in ops if isinstance(op, tile.LoadOp)]
+    made = [_update(op, own) for op in ops if isinstance(op, tile.StoreOp)]
+    updates = [each for each in made if each is not None]
+    atomics = [op for op in ops if isinstance(op, tile.AtomicOp) and not op.out.uses]
+    kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
+    alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
+    return updates if alone and len(kinds) == 1 else None
 
 
 def apply_update(update: Update) -> None:

@@ -10,7 +10,7 @@ from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp
-from tiledsl.ir.core import Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
@@ -26,6 +26,7 @@ from tiledsl.passes.parallelize_loops.independent import (
     tells_apart,
 )
 from tiledsl.passes.parallelize_loops.reductions import isolated, make_fragments, updates_of
+from tiledsl.passes.parallelize_loops.totals import Total, rows_of, scan_total, total_of
 from tiledsl.passes.vectorize_parallel.updates import Update
 
 
@@ -58,32 +59,50 @@ class ParallelizeLoops(Pass):
     enabled: bool = True
     reductions: bool = True
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        return frozenset({"reassociation"} if self._rewrite(program.root.clone({})) else ())
+
     def run(self, program: Program) -> None:
-        if not self.enabled:
-            return
-        for op in reversed(program.root.nests()):  # what is parallel inside of a loop, the loop may be parallel around
-            if not isinstance(op, scf.ForOp) or (points := iterations(op)) is None:
+        self._rewrite(program.root)
+
+    def _rewrite(self, root: Operation) -> bool:
+        """Rewrite the loops of a program; return whether a sum of floats is another one now, outside of T.Parallel."""
+        reordered = False
+        # What is parallel inside of a loop, the loop may be parallel around.
+        loops = [op for op in reversed(root.nests()) if isinstance(op, scf.ForOp)] if self.enabled else []
+        for loop in loops:
+            points = iterations(loop)
+            if points is None:
                 continue
-            if op.vectorized:
-                if has_independent_lanes(op):
-                    _parallelize(op, points)
+            if loop.vectorized:
+                if has_independent_lanes(loop):
+                    _parallelize(loop, points)
                 continue
-            found = _Rows.of(op, len(points), self.reductions)
-            if found is not None and isolated(op, found.updates):
-                make_fragments(found.updates)
-                _parallelize(op, points, found.largest)
+            found = _Rows.of(loop, len(points), self.reductions)
+            if found is None or not isolated(loop, points, found.updates, bool(found.totals)):
+                continue
+            make_fragments(found.updates)
+            order = _order([loop.index, *_points_in(loop)], found.largest)
+            for total in found.totals:
+                reordered |= total.reorders
+                rows = rows_of(total, loop, points)
+                _parallelize(*scan_total(total, loop, points, order))
+                points = rows
+            _parallelize(loop, points, order)
+        return reordered
 
 
 @dataclass(frozen=True)
 class _Rows:
     """What is known of a loop over rows that can be parallel, and gains by it.
 
-    updates: what each iteration combines with the same elements. largest: the accesses of the largest tile that the
-    loop's index picks elements of.
+    updates: what each iteration combines with the same elements. totals: what each leaves to the next one. largest: an
+    access of the largest tile that the loop's index picks elements of.
     """
 
     updates: list[Update]
-    largest: list[Access]
+    totals: list[Total]
+    largest: Access
 
     @classmethod
     def of(cls, loop: scf.ForOp, count: int, reductions: bool) -> _Rows | None:
@@ -92,46 +111,52 @@ class _Rows:
             return None
         inside = made_inside(loop)
         stored = [buffer for buffer, ops in accesses.items() if any(isinstance(op, tile.StoreOp) for op in ops)]
-        updates: list[Update] = []
-        for buffer in stored:
-            apart = tile.buffer_type(buffer).scope != "local" and tells_apart(accesses[buffer], loop.index, inside)
-            made = [] if apart else updates_of(accesses[buffer], loop, inside) if reductions else None
-            if made is None or has_views(buffer):
-                return None
-            updates += made
         in_memory = [buffer for buffer in accesses if tile.buffer_type(buffer).scope == "global"]
-        if not stored or len(in_memory) > 1 and any(buffer in stored for buffer in in_memory):
+        if not stored or any(map(has_views, stored)):
+            return None
+        if len(in_memory) > 1 and any(buffer in stored for buffer in in_memory):
             return None  # they may overlap
+        updates: list[Update] = []
+        totals: list[Total] = []
+        for buffer in stored:
+            ops = accesses[buffer]
+            if tile.buffer_type(buffer).scope != "local" and tells_apart(ops, loop.index, inside):
+                continue
+            made = updates_of(ops, loop, inside) if reductions else None
+            total = total_of(ops, loop, inside, {*stored}) if reductions and made is None else None
+            if made is None and total is None:
+                return None
+            updates += made or []
+            totals += [total] if total is not None else []
         on_chip = {
-            prod(tile.buffer_type(buffer).static_shape): ops
+            prod(tile.buffer_type(buffer).static_shape): next(op for op in ops if picks([op], loop.index))
             for buffer, ops in accesses.items()
             if tile.buffer_type(buffer).scope in ("shared", "fragment") and picks(ops, loop.index)
         }
         around = (op.extents for op in ancestors(loop) if isinstance(op, tile.ParallelOp))
-        points = count * most_points(loop.body) * (prod(map(prod, around)) if updates else 1)
+        points = count * most_points(loop.body) * (prod(map(prod, around)) if updates or totals else 1)
         most = max(on_chip, default=0)
-        return cls(updates, on_chip[most]) if most >= points else None
+        return cls(updates, totals, on_chip[most]) if most >= points else None
 
 
-def _parallelize(loop: scf.ForOp, points: range, largest: Sequence[Access] = ()) -> None:
+def _parallelize(loop: scf.ForOp, points: range, order: Sequence[Value] | None = None) -> None:
+    """Make a loop parallel, and one with the only T.Parallel in it if there is an order for all of their indices."""
     inner = next((op for op in loop.body if isinstance(op, tile.ParallelOp)), None)
-    order = None if inner is None else _order(loop, inner, largest)
-    if inner is None or order is None:
-        body = Region([INT32], [loop.index.name])
-        extents: tuple[int, ...] = (len(points),)
-        mapping = {loop.index: _index(Builder(body, loc=loop.loc), loop, points, body.args[0])}
-    else:
-        size = dict(zip(inner.body.args, inner.extents, strict=True)) | {loop.index: len(points)}
-        extents = tuple(size[arg] for arg in order)
-        body = Region([INT32 for _ in order], [arg.name for arg in order])
-        mapping = dict(zip(order, body.args, strict=True))
-        mapping[loop.index] = _index(Builder(body, loc=loop.loc), loop, points, mapping[loop.index])
+    alone = all(op is inner or op.is_terminator or op.is_pure and not op.regions for op in loop.body)
+    if order is None or inner is None or not alone or inner.lockstep or {*order} != {loop.index, *inner.body.args}:
+        order, inner = [loop.index], None
+    extents = dict(zip(inner.body.args, inner.extents, strict=True)) if inner is not None else {}
+    extents[loop.index] = len(points)
+    body = Region([INT32 for _ in order], [arg.name for arg in order])
+    mapping = dict(zip(order, body.args, strict=True))
     builder = Builder(body, loc=loop.loc)
+    mapping[loop.index] = _index(builder, loop, points, mapping[loop.index])
     for op in loop.body:
-        for each in inner.body if inner is op and order is not None else [op]:
+        for each in inner.body if inner is op else [op]:
             if not each.is_terminator:
                 builder.insert(each.clone(mapping))
-    Builder.at(loop).insert(tile.ParallelOp(extents=extents, regions=[body], loc=loop.loc))
+    made = tile.ParallelOp(extents=tuple(extents[each] for each in order), regions=[body], loc=loop.loc)
+    Builder.at(loop).insert(made)
     loop.erase()
 
 
@@ -146,19 +171,20 @@ def _index(builder: Builder, loop: scf.ForOp, points: range, number: Value) -> V
     return number
 
 
-def _order(loop: scf.ForOp, inner: tile.ParallelOp, largest: Sequence[Access]) -> list[Value] | None:
-    """The indices of a loop and of the only T.Parallel in it in the order of a tile's dimensions, so that no tile is
-    transposed; None if the loop's is first, or if a tile does not tell."""
-    alone = all(op is inner or op.is_terminator or op.is_pure and not op.regions for op in loop.body)
-    if not alone or inner.lockstep or not largest:
-        return None
+def _points_in(loop: scf.ForOp) -> list[Value]:
+    """The indices of the first T.Parallel in a loop."""
+    return next((op.body.args for op in loop.body if isinstance(op, tile.ParallelOp)), [])
+
+
+def _order(indices: list[Value], access: Access) -> list[Value] | None:
+    """Indices in the order of the dimensions of a tile that they walk, so that it is not transposed; None if the first
+    one is the first there, too, or if the access does not tell."""
     places: dict[Value, tuple[int, int]] = {}
-    for axis, index in enumerate(largest[0].indices):
+    for axis, index in enumerate(access.indices):
         for factors, coefficient in linear_form(index, through_names=True).terms.items():
             if len(factors) == 1:
                 places[factors[0]] = axis, -abs(coefficient)
-    indices = [loop.index, *inner.body.args]
     if not places.keys() >= {*indices}:
         return None
     order = sorted(indices, key=lambda index: places[index])
-    return None if order[0] is loop.index else order
+    return None if order[0] is indices[0] else order

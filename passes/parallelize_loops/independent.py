@@ -98,12 +98,12 @@ def tells_apart(ops: list[Access], index: Value, inside: set[Value]) -> bool:
     """Whether all accesses have one index in common that differs from iteration to iteration."""
     first, *others = ([linear_form(each, through_names=True) for each in op.indices] for op in ops)
     return any(
-        _moves_with(form, index, inside) and all(forms[axis].terms == form.terms for forms in others)
+        moves_with(form, index, inside) and all(forms[axis].terms == form.terms for forms in others)
         for axis, form in enumerate(first)
     )
 
 
-def _moves_with(form: LinearForm, index: Value, inside: set[Value]) -> bool:
+def moves_with(form: LinearForm, index: Value, inside: set[Value]) -> bool:
     rest = [value for factors in form.terms if factors != (index,) for value in factors]
     return (index,) in form.terms and not any(value in inside for value in rest)
 

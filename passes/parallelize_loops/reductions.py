@@ -52,21 +52,41 @@ def make_fragments(updates: list[Update]) -> None:
             buffer.set_type(BufferType(type.shape, type.dtype, "fragment"))
 
 
-def isolated(loop: scf.ForOp, updates: list[Update]) -> bool:
-    """Give the loop a T.Parallel of its own, if the one around it does more to what the loop updates.
+def isolated(loop: scf.ForOp, points: range, updates: list[Update], outside: bool) -> bool:
+    """Give the loop a T.Parallel of its own, if the one around it does more to what the loop updates; put it around that
+    T.Parallel, if it is wanted `outside` of any.
 
     False where that cannot be done; then nothing has changed.
     """
     around = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
-    if not around or not updates:
+    if not around or not updates and not outside:
         return True
     if any(op.lockstep for op in around):
         return False
     updated = {each.store.buffer for each in updates}
     ours = {*loop.body.walk()}
-    if not any(updated.intersection(op.operands) for op in around[-1].body.walk() if op not in ours):
+    alone = not any(updated.intersection(op.operands) for op in around[-1].body.walk() if op not in ours)
+    if alone and not outside:
         return True
-    return len(around) == 1 and loop.parent is around[0].body and _split(around[0], loop)
+    if len(around) > 1 or loop.parent is not around[0].body or not _split(around[0], loop):
+        return False
+    if outside:
+        _interchange(loop, points)
+    return True
+
+
+def _interchange(loop: scf.ForOp, points: range) -> None:
+    """parallel { for { body } }  ==>  for { parallel { body } }, as T.Parallel does it anyway"""
+    parallel = loop.parent_op
+    assert isinstance(parallel, tile.ParallelOp), "the loop stands in a T.Parallel"
+    builder = Builder.at(parallel)
+    bounds = (points.start, points.stop, points.step)
+    loop.set_operands([builder.constant(number, loop.index.type) for number in bounds])
+    builder.insert(loop.detach())
+    for op in list(loop.body):
+        if not op.is_terminator:
+            parallel.body.insert(op.detach())
+    loop.body.insert(parallel.detach(), loop.body.terminator)
 
 
 def _split(parallel: tile.ParallelOp, loop: scf.ForOp) -> bool:

@@ -25,6 +25,7 @@ from tiledsl.passes.parallelize_loops.independent import (
     picks,
     tells_apart,
 )
+from tiledsl.passes.parallelize_loops.products import product_of
 from tiledsl.passes.parallelize_loops.reductions import isolated, make_fragments, updates_of
 from tiledsl.passes.parallelize_loops.totals import Total, rows_of, scan_total, total_of
 from tiledsl.passes.vectorize_parallel.updates import Update
@@ -77,6 +78,12 @@ class ParallelizeLoops(Pass):
             if loop.vectorized:
                 if has_independent_lanes(loop):
                     _parallelize(loop, points)
+                continue
+            product = product_of(loop) if self.reductions and points.start == 0 and points.step == 1 else None
+            if product is not None and isolated(loop, points, [], True):
+                reordered |= product.reorders
+                product.insert_before(loop)
+                loop.erase()
                 continue
             found = _Rows.of(loop, len(points), self.reductions)
             if found is None or not isolated(loop, points, found.updates, bool(found.totals)):

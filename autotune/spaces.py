@@ -89,10 +89,11 @@ def for_program(
     """At most `limit` configurations for a call of a function under @tiledsl.jit, the fastest by the model first.
 
     `arguments` and `keywords` are the call's, without the tunables to be proposed; `target` is what to tune for, in
-    place of the function's own. If all tunables have defaults, these are among the proposals: what is tuned is not
-    slower than what the call would run untuned. @tiledsl.autotune tries them first. As `configs=` of @tiledsl.autotune, this function itself stands for what it proposes at
-    each call. What certainly does not fit the target is left out. Raises TileError if the role of a tunable without a
-    default cannot be determined, or if nothing that is proposed can be built.
+    place of the function's own. If all tunables have defaults, these are among the proposals, and what is tuned is not
+    slower than the call would be untuned. As `configs=` of @tiledsl.autotune, which tries these first, this function
+    itself stands for what it proposes at each call. What certainly does not fit the target is left out. Raises
+    TileError if the role of a tunable without a default cannot be determined, or if nothing that is proposed can be
+    built.
 
     Example: `@tiledsl.autotune(configs=tiledsl.spaces.for_program)` above `@tiledsl.jit(out_idx=-1)`
     """

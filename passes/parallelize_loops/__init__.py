@@ -33,7 +33,7 @@ from tiledsl.passes.vectorize_parallel.updates import Update
 
 @dataclass(frozen=True)
 class ParallelizeLoops(Pass):
-    """Make serial loops over rows of on-chip tiles, and T.vectorized, parallel, where no iteration needs another.
+    """Make serial loops over elements of on-chip tiles, and T.vectorized, parallel: reductions, scans and products.
 
     A row of a tile in registers that is picked by a loop's index costs as much as the whole tile: it is masked, and
     summed over the other rows. So `for i in T.serial(4): for j in T.Parallel(256): s[i, j] = ...` costs four times of
@@ -51,9 +51,15 @@ class ParallelizeLoops(Pass):
              collide. Of the latter, places may coincide in a tile that is only written, by one store, and in what is
              only updated by atomics: the last iteration's value stays, and updates have no order.
 
-    With `reductions`, a buffer on the chip may also be one that all iterations only update, at the same places, as in
-    `s[j] += x[i, j]` or `s[j] = T.max(s[j], x[i, j])`: updates of a T.Parallel become a reduction. Sums of floats are
-    then added in another order (vectorize-parallel); those of fewer than 32 bits, rounded at each step, stay loops.
+    With `reductions`, iterations may also need the ones before them, in loops that say how by these forms alone:
+    - `s[j] += x[i, j]`, `s[j] = T.max(s[j], x[i, j])`, ... at places that all iterations have: updates of a T.Parallel,
+      which vectorize-parallel makes reductions of.
+    - the same with reads of s[j] behind it, and `c[i, j] = c[i - 1, j] + x[i, j]`: the terms become a tile that is
+      scanned, and what reads the totals a T.Parallel.
+    - `c[i, j] += a[i, k] * b[k, j]` over k, for whole tiles, 16 rows, columns and steps at least: a T.gemm, where
+      tensor cores compute what the loop does (16-bit floats added up in float32, int8 in int32) or nothing (float32).
+    What else a T.Parallel around such a loop does gets T.Parallels of its own. Sums of floats are added in another
+    order then; those of fewer than 32 bits, which are rounded at each step, stay loops.
     """
 
     name = "parallelize-loops"

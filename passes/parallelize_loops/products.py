@@ -36,8 +36,9 @@ class Product:
     def insert_before(self, loop: scf.ForOp) -> None:
         """The loop as a T.gemm, whose order of additions is that of the hardware; products of float32 are exact."""
         exact = "ieee" if self.a.dtype == "float32" else "default"
-        how = {"trans_a": self.trans_a, "trans_b": self.trans_b, "precision": exact}
-        Builder.at(loop).insert(tile.GemmOp(self.a, self.b, self.store.buffer, **how))
+        operands = self.a, self.b, self.store.buffer
+        made = tile.GemmOp(*operands, trans_a=self.trans_a, trans_b=self.trans_b, precision=exact)
+        Builder.at(loop).insert(made)
 
 
 def product_of(loop: scf.ForOp) -> Product | None:
@@ -63,9 +64,10 @@ def product_of(loop: scf.ForOp) -> Product | None:
         return None
     loads = [stripped(value, arith.CastOp).op for value in product.operands]
     for a, b in (loads, loads[::-1]):
-        if isinstance(a, tile.LoadOp) and isinstance(b, tile.LoadOp) and _fit(a, b, store.buffer, size):
-            if {*a.indices} == {row, loop.index} and {*b.indices} == {loop.index, column}:
-                return Product(store, a.buffer, b.buffer, a.indices[0] is loop.index, b.indices[0] is column)
+        if not isinstance(a, tile.LoadOp) or not isinstance(b, tile.LoadOp) or not _fit(a, b, store.buffer, size):
+            continue
+        if {*a.indices} == {row, loop.index} and {*b.indices} == {loop.index, column}:
+            return Product(store, a.buffer, b.buffer, a.indices[0] is loop.index, b.indices[0] is column)
     return None
 
 

@@ -1,11 +1,10 @@
-"""Buffers that all iterations of a serial loop only update, at the same places: sums, and largest and smallest elements."""
+"""Buffers that all iterations of a serial loop only update, at the same places: sums, largest and smallest elements."""
 
 from __future__ import annotations
 
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Effect, Operation, Region, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, BufferType, is_float
 from tiledsl.passes.parallelize_loops.independent import Access
@@ -53,8 +52,8 @@ def make_fragments(updates: list[Update]) -> None:
 
 
 def isolated(loop: scf.ForOp, points: range, updates: list[Update], outside: bool) -> bool:
-    """Give the loop a T.Parallel of its own, if the one around it does more to what the loop updates; put it around that
-    T.Parallel, if it is wanted `outside` of any.
+    """Give the loop a T.Parallel of its own, if the one around it does more to what the loop updates; put it around
+    that T.Parallel, if it is wanted `outside` of any.
 
     False where that cannot be done; then nothing has changed.
     """
@@ -100,8 +99,10 @@ def _split(parallel: tile.ParallelOp, loop: scf.ForOp) -> bool:
     before, after = ops[:at], ops[at + 1 :]
     if any(isinstance(op, tile.AllocOp) for op in ops):
         return False
-    written = {op.buffer for op in of_kinds(parallel.body.walk(), tile.StoreOp, tile.AtomicOp)}
-    parts = [part for part in ([loop], after) if part]
+    stores = [op for op in parallel.body.walk() if isinstance(op, (tile.StoreOp, tile.AtomicOp))]
+    written = {op.buffer for op in stores}
+    alone: list[Operation] = [loop]
+    parts = [part for part in (alone, after) if part]
     needed = [_needed(part, {value: op for op in before for value in op.results}) for part in parts]
     if not all(_gives_the_same(op, written) for each in needed for op in each):
         return False

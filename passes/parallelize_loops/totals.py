@@ -69,15 +69,14 @@ def total_of(ops: list[Access], loop: scf.ForOp, inside: set[Value], written: se
             continue
         (before,) = own
         assert isinstance(before, tile.LoadOp), "what an update begins with"
-        reads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before and not _precedes(op, store, loop)]
-        early = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before and op not in reads]
-        if not all(same_place(op, store) for op in (*early, *reads)) if moves else early or not all(
-            _is_read_of(op, store, args) for op in reads
-        ):
-            continue
-        terms = [value for value, _ in update.terms]
-        allowed = written - {store.buffer} if moves else written
-        if all(_is_of_rows(value, inside, allowed, early, store) for value in terms):
+        reads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
+        early = [op for op in reads if _precedes(op, store, loop)]
+        if moves:
+            fit = all(same_place(op, store) for op in reads)
+        else:
+            fit = not early and all(_is_read_of(op, store, args) for op in reads)
+        others = written - {store.buffer} if moves else written
+        if fit and all(_is_of_rows(value, inside, others, early, store) for value, _ in update.terms):
             return Total(update, before, [] if moves else reads, moves)
     return None
 
@@ -109,13 +108,19 @@ def _one_before(loop: scf.ForOp, inside: set[Value]) -> Callable[[tile.LoadOp, t
             return False
         pairs = zip(load.indices, store.indices, strict=True)
         steps = 0
-        for mine, theirs in ((linear_form(a, through_names=True), linear_form(b, through_names=True)) for a, b in pairs):
+        for mine, theirs in (
+            (linear_form(a, through_names=True), linear_form(b, through_names=True)) for a, b in pairs
+        ):
             apart = theirs.plus(mine, -1)
             if not apart.is_constant:
                 return False
             if apart.constant:
                 steps += 1
-                if apart.constant != 1 or theirs.coefficient(loop.index) != 1 or not moves_with(theirs, loop.index, inside):
+                if (
+                    apart.constant != 1
+                    or theirs.coefficient(loop.index) != 1
+                    or not moves_with(theirs, loop.index, inside)
+                ):
                     return False
         return steps == 1
 

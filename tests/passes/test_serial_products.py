@@ -19,15 +19,14 @@ ROWS, COLUMNS, DEPTH = 16, 32, 17
 
 def lines(
     a: str = "%i, %k", b: str = "%k, %j", inputs: str = "float16", target: str = "%i, %j", product: str = "mul",
-    sum: str = "add", wide: str = "float32", depth: int = DEPTH, used: int = DEPTH, extra: str = "", around: bool = False,
-    runs: bool = True,
+    sum: str = "add", wide: str = "float32", depth: int = DEPTH, used: int = DEPTH, extra: str = "",
+    around: bool = False, runs: bool = True,
 ) -> list[str]:  # fmt: skip
     """The loop c += a @ b after the pass; `runs`: which keeps what the program computes."""
     shapes = {"%i": ROWS, "%j": COLUMNS, "%k": depth}
     sizes = [[shapes[each] for each in access.split(", ")] for access in (a, b, target)]
     parameters = ", ".join(
-        f"{name}: {m}*{n}*{dtype}"
-        for name, (m, n), dtype in zip("ABC", sizes, (inputs, inputs, wide), strict=True)
+        f"{name}: {m}*{n}*{dtype}" for name, (m, n), dtype in zip("ABC", sizes, (inputs, inputs, wide), strict=True)
     )
     widen = f"%x = arith.cast %p : {wide} %y = arith.cast %q : {wide}" if inputs != wide else ""
     factors = "%x, %y" if inputs != wide else "%p, %q"
@@ -122,5 +121,7 @@ def test_results(dtype: str) -> None:
 
 
 def test_products_can_be_left_alone() -> None:
-    made = tiledsl.compile(outer_products("float16"), target="cuda:90", pass_configs={"parallelize-loops.reductions": False})
+    made = tiledsl.compile(
+        outer_products("float16"), target="cuda:90", pass_configs={"parallelize-loops.reductions": False}
+    )
     assert "for k in range(32)" in made.source and "tl.dot(" not in made.source

@@ -70,27 +70,27 @@ def test_what_a_parallel_does_beside_its_loop_gets_one_of_its_own() -> None:
     after = "%u = tile.load %m[%i] : float32 %w = arith.mul %u, %e : float32 tile.store %w, %m[%i]"
     filecheck(
         lines(each_row(f"{before} {over_columns(ADDED)} {after}")),
-        f"""
-        tile.parallel {{extents = (6,)}} (%i: int32) {{
+        """
+        tile.parallel {extents = (6,)} (%i: int32) {
         %d = arith.add %i, %i : int32
         %e = arith.cast %d : float32
         tile.store %e, %m[%i]
-        }}
-        tile.parallel {{extents = (6,)}} (%i_1: int32) {{
-        tile.parallel {{extents = (8,)}} (%k: int32) {{
+        }
+        tile.parallel {extents = (6,)} (%i_1: int32) {
+        tile.parallel {extents = (8,)} (%k: int32) {
         %x = tile.load %s[%i_1, %k] : float32
         %y = tile.load %m[%i_1] : float32
         %z = arith.add %y, %x : float32
         tile.store %z, %m[%i_1]
-        }}
-        }}
-        tile.parallel {{extents = (6,)}} (%i_2: int32) {{
+        }
+        }
+        tile.parallel {extents = (6,)} (%i_2: int32) {
         %d_1 = arith.add %i_2, %i_2 : int32
         %e_1 = arith.cast %d_1 : float32
         %u = tile.load %m[%i_2] : float32
         %w = arith.mul %u, %e_1 : float32
         tile.store %w, %m[%i_2]
-        }}""",
+        }""",
     )
 
 

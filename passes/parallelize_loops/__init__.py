@@ -27,6 +27,7 @@ from tiledsl.passes.parallelize_loops.independent import (
 )
 from tiledsl.passes.parallelize_loops.products import product_of
 from tiledsl.passes.parallelize_loops.reductions import isolated, make_fragments, updates_of
+from tiledsl.passes.parallelize_loops.temporaries import Temporary, expand, temporary_of
 from tiledsl.passes.parallelize_loops.totals import Total, rows_of, scan_total, total_of
 from tiledsl.passes.vectorize_parallel.updates import Update
 
@@ -58,6 +59,7 @@ class ParallelizeLoops(Pass):
       scanned, and what reads the totals a T.Parallel.
     - `c[i, j] += a[i, k] * b[k, j]` over k, for whole tiles, 16 rows, columns and steps at least: a T.gemm, where
       tensor cores compute what the loop does (16-bit floats added up in float32, int8 in int32) or nothing (float32).
+    A buffer may also be one that each iteration fills before it reads it; it gets a row for each then.
     What else a T.Parallel around such a loop does gets T.Parallels of its own. Sums of floats are added in another
     order then; those of fewer than 32 bits, which are rounded at each step, stay loops.
     """
@@ -96,6 +98,8 @@ class ParallelizeLoops(Pass):
                 continue
             make_fragments(found.updates)
             order = _order([loop.index, *_points_in(loop)], found.largest)
+            for temporary in found.temporaries:
+                expand(temporary, loop, points)
             for total in found.totals:
                 reordered |= total.reorders
                 rows = rows_of(total, loop, points)
@@ -109,12 +113,13 @@ class ParallelizeLoops(Pass):
 class _Rows:
     """What is known of a loop over rows that can be parallel, and gains by it.
 
-    updates: what each iteration combines with the same elements. totals: what each leaves to the next one. largest: an
-    access of the largest tile that the loop's index picks elements of.
+    updates: what each iteration combines with the same elements. totals: what each leaves to the next one. temporaries:
+    what each fills anew. largest: an access of the largest tile that the loop's index picks elements of.
     """
 
     updates: list[Update]
     totals: list[Total]
+    temporaries: list[Temporary]
     largest: Access
 
     @classmethod
@@ -131,16 +136,20 @@ class _Rows:
             return None  # they may overlap
         updates: list[Update] = []
         totals: list[Total] = []
+        temporaries: list[Temporary] = []
         for buffer in stored:
             ops = accesses[buffer]
             if tile.buffer_type(buffer).scope != "local" and tells_apart(ops, loop.index, inside):
                 continue
             made = updates_of(ops, loop, inside) if reductions else None
-            total = total_of(ops, loop, inside, {*stored}) if reductions and made is None else None
-            if made is None and total is None:
+            if made is not None:
+                updates += made
+            elif (total := total_of(ops, loop, inside, {*stored}) if reductions else None) is not None:
+                totals.append(total)
+            elif (temporary := temporary_of(ops, loop) if reductions else None) is not None:
+                temporaries.append(temporary)
+            else:
                 return None
-            updates += made or []
-            totals += [total] if total is not None else []
         on_chip = {
             prod(tile.buffer_type(buffer).static_shape): next(op for op in ops if picks([op], loop.index))
             for buffer, ops in accesses.items()
@@ -149,7 +158,7 @@ class _Rows:
         around = (op.extents for op in ancestors(loop) if isinstance(op, tile.ParallelOp))
         points = count * most_points(loop.body) * (prod(map(prod, around)) if updates or totals else 1)
         most = max(on_chip, default=0)
-        return cls(updates, totals, on_chip[most]) if most >= points else None
+        return cls(updates, totals, temporaries, on_chip[most]) if most >= points else None
 
 
 def _parallelize(loop: scf.ForOp, points: range, order: Sequence[Value] | None = None) -> None:

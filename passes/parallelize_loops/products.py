@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tiledsl.analysis.dependence import ancestors, stripped
 from tiledsl.dialects import arith, scf, tile
@@ -13,8 +14,9 @@ from tiledsl.passes.parallelize_loops.independent import iterations
 from tiledsl.passes.vectorize_parallel.updates import update_of
 
 FEWEST = 16  # rows, columns and steps: of fewer, a product is padded
-# Multiplications of float32, which no tensor core does exactly: more of them make code too long.
-MOST_EXACT = 1 << 18
+# Multiplications of float32 in a thread, which no tensor core does exactly: Triton writes each of them out, and with
+# 2048 of them (64 x 64 x 64 by 128 threads) they have not registers enough.
+MOST_EXACT = 1024
 # The element types of operands whose products and sums are computed in the type of the result, as a loop does.
 _OPERANDS = {"float32": ("float16", "bfloat16", "float32"), "int32": ("int8",)}
 
@@ -62,21 +64,29 @@ def product_of(loop: scf.ForOp) -> Product | None:
     row, column = store.indices if len(store.indices) == 2 else (None, None)
     if {row, column, loop.index} != {*size} or not _is_whole(store, size):
         return None
+    threads = _threads_around(loop)
     loads = [stripped(value, arith.CastOp).op for value in product.operands]
     for a, b in (loads, loads[::-1]):
-        if not isinstance(a, tile.LoadOp) or not isinstance(b, tile.LoadOp) or not _fit(a, b, store.buffer, size):
+        if (
+            not isinstance(a, tile.LoadOp)
+            or not isinstance(b, tile.LoadOp)
+            or not _fit(a, b, store.buffer, size, threads)
+        ):
             continue
         if {*a.indices} == {row, loop.index} and {*b.indices} == {loop.index, column}:
             return Product(store, a.buffer, b.buffer, a.indices[0] is loop.index, b.indices[0] is column)
     return None
 
 
-def _fit(a: tile.LoadOp, b: tile.LoadOp, c: Value, size: dict[Value, int]) -> bool:
+def _threads_around(loop: scf.ForOp) -> int:
+    return next((op.threads for op in ancestors(loop) if isinstance(op, tile.KernelOp)), 0)
+
+
+def _fit(a: tile.LoadOp, b: tile.LoadOp, c: Value, size: dict[Value, int], threads: int) -> bool:
     """Whether two tiles are read as a whole, and their product is what tensor cores compute, or is small."""
     if not _is_whole(a, size) or not _is_whole(b, size) or c in (a.buffer, b.buffer) or min(size.values()) < FEWEST:
         return False
-    first, second, third = size.values()
-    small = first * second * third <= MOST_EXACT
+    small = prod(size.values()) <= MOST_EXACT * threads
     return a.buffer.dtype == b.buffer.dtype in _OPERANDS[c.dtype] and (a.buffer.dtype != "float32" or small)
 
 

@@ -67,7 +67,8 @@ def isolated(loop: scf.ForOp, points: range, updates: list[Update], outside: boo
     alone = not any(updated.intersection(op.operands) for op in around[-1].body.walk() if op not in ours)
     if alone and not outside:
         return True
-    if len(around) > 1 or loop.parent is not around[0].body or not _split(around[0], loop):
+    own = all({*around[0].body.args} <= {*each.store.indices} for each in updates)  # else points wait for one another
+    if not own or len(around) > 1 or loop.parent is not around[0].body or not _split(around[0], loop):
         return False
     if outside:
         _interchange(loop, points)

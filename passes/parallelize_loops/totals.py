@@ -55,12 +55,12 @@ def total_of(ops: list[Access], loop: scf.ForOp, inside: set[Value], written: se
         return None
     if constant_of(loop.step) != 1:
         return None
-    args = _points_of(store, loop)
+    args = points_of(store, loop)
     outer = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
     if args is None or len(outer) > 1 or any(op.lockstep or loop.parent is not op.body for op in outer):
         return None
     args = [*(arg for op in outer for arg in op.body.args), *args]
-    if tile.buffer_type(store.buffer).scope == "global" or _is_of_points(store.buffer):
+    if tile.buffer_type(store.buffer).scope == "global" or is_of_points(store.buffer):
         return None
     for moves, is_before in ((False, same_place), (True, _one_before(loop, inside))):
         own = set[Operation]()
@@ -70,7 +70,7 @@ def total_of(ops: list[Access], loop: scf.ForOp, inside: set[Value], written: se
         (before,) = own
         assert isinstance(before, tile.LoadOp), "what an update begins with"
         reads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
-        early = [op for op in reads if _precedes(op, store, loop)]
+        early = [op for op in reads if precedes(op, store, loop)]
         if moves:
             fit = all(same_place(op, store) for op in reads)
         else:
@@ -81,14 +81,14 @@ def total_of(ops: list[Access], loop: scf.ForOp, inside: set[Value], written: se
     return None
 
 
-def _is_of_points(buffer: Value) -> bool:
+def is_of_points(buffer: Value) -> bool:
     """Whether each point of a T.Parallel has a buffer for itself."""
     stores = [op for op in buffer.uses if isinstance(op, tile.StoreOp)]
     around = (each for op in stores for each in ancestors(op))
     return tile.buffer_type(buffer).scope == "local" and any(isinstance(each, tile.ParallelOp) for each in around)
 
 
-def _points_of(store: tile.StoreOp, loop: scf.ForOp) -> list[Value] | None:
+def points_of(store: tile.StoreOp, loop: scf.ForOp) -> list[Value] | None:
     """The indices of the T.Parallel around a store in a loop; None where something else stands between."""
     args: list[Value] = []
     for around in ancestors(store):
@@ -139,7 +139,7 @@ def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: li
     return still and len(moving) == moves and all(moves_with(form, loop.index, inside) for form in moving)
 
 
-def _precedes(op: Operation, store: tile.StoreOp, loop: scf.ForOp) -> bool:
+def precedes(op: Operation, store: tile.StoreOp, loop: scf.ForOp) -> bool:
     """Whether an operation of the loop may run before the store in some iteration."""
     around = {each.parent: each for each in (store, *ancestors(store))}
     for each in (op, *ancestors(op)):
@@ -155,12 +155,12 @@ def _is_read_of(load: tile.LoadOp, store: tile.StoreOp, args: list[Value]) -> bo
     for mine, theirs in zip(load.indices, store.indices, strict=True):
         if mine is theirs or constant_of(mine) is not None and constant_of(mine) == constant_of(theirs):
             continue
-        if theirs not in args or (extent := _extent(mine)) is None or extent > (_extent(theirs) or 0):
+        if theirs not in args or (extent := extent_of(mine)) is None or extent > (extent_of(theirs) or 0):
             return False
     return load.mask is None
 
 
-def _extent(index: Value) -> int | None:
+def extent_of(index: Value) -> int | None:
     """The extent of the T.Parallel that an index is of."""
     region = index.owner
     if not isinstance(region, Region) or not isinstance(region.parent, tile.ParallelOp):
@@ -195,10 +195,10 @@ def scan_total(
     does nothing else: whole tiles have no edges to mask.
     """
     store, kind, dtype = total.store, total.update.kind, total.store.buffer.dtype
-    args = _points_of(store, loop) or []
+    args = points_of(store, loop) or []
     order = order if order is not None and {*order} == {loop.index, *args} else [loop.index, *args]
     walked = range(points.start - total.moves, points.stop)
-    shape = tuple(len(walked) if each is loop.index else _extent(each) or 0 for each in order)
+    shape = tuple(len(walked) if each is loop.index else extent_of(each) or 0 for each in order)
     builder = Builder.at(loop)
     type = BufferType(shape, dtype, "fragment")
     terms = builder.insert(tile.AllocOp(result_types=[type], names=[f"{store.buffer.name}_terms"])).out
@@ -217,7 +217,7 @@ def scan_total(
         """The total at a place behind the store, computed before an operation."""
         here = Builder.at(op)
         place = dict(zip(store.indices, indices, strict=True))
-        return scanned(here, indices, place | {loop.index: _number(here, loop.index, walked.start)})
+        return scanned(here, indices, place | {loop.index: number_of(here, loop.index, walked.start)})
 
     for read in total.reads:
         read.out.replace_with(running(read, list(read.indices)))
@@ -231,7 +231,7 @@ def scan_total(
         behind, mapping = Builder(loop.parent, loop.next, store.loc), dict[Value, Value]()
         if args:
             region = Region([INT32 for _ in args], [arg.name for arg in args])
-            behind.insert(tile.ParallelOp(extents=tuple(_extent(arg) or 0 for arg in args), regions=[region]))
+            behind.insert(tile.ParallelOp(extents=tuple(extent_of(arg) or 0 for arg in args), regions=[region]))
             mapping, behind = dict(zip(args, region.args, strict=True)), Builder(region, loc=store.loc)
         place = _copied(behind, list(store.indices), loop, mapping)
         mapping[loop.index] = behind.constant(len(points) - 1, INT32)
@@ -250,7 +250,7 @@ def rows_of(total: Total, loop: scf.ForOp, points: range) -> range:
     return range(points.start - 1, points.stop)
 
 
-def _number(builder: Builder, index: Value, start: int) -> Value:
+def number_of(builder: Builder, index: Value, start: int) -> Value:
     """The number of the iteration in which a loop has this index."""
     if index.type != INT32:
         index = builder.insert(arith.CastOp(index, result_types=[INT32])).result
@@ -286,7 +286,7 @@ def _terms_loop(
         is_first = compared(body, index, "eq", body.constant(walked.start, index.type))
         value = selected(body, is_first, begin, value)
     indices = [mapping[each] for each in order]
-    mapping[loop.index] = _number(body, index, walked.start)
+    mapping[loop.index] = number_of(body, index, walked.start)
     body.insert(tile.StoreOp(value, terms, [mapping[each] for each in order]))
     scf.yielding(region)
     outside = Builder.at(loop)

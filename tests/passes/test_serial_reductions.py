@@ -111,6 +111,44 @@ def test_a_variable_of_the_block_becomes_a_tile_of_one_element() -> None:
     )
 
 
+def test_what_each_iteration_fills_gets_a_row_for_each() -> None:
+    fill = each_row("%x = tile.load %s[%i, %k] : float32 tile.store %x, %w[%i]").replace("%x", "%f")
+    adds = each_row(ADDED.replace("%s[%i, %k]", "%w[%i]"))
+    head = "%w = tile.alloc : buffer<6*float32, fragment>"
+    read_again = each_row("%r = tile.load %w[%i] : float32 tile.store %r, %m[%i]")
+    filecheck(
+        lines(f"{head} {over_columns(fill + adds)} {read_again}"),
+        """
+        %w = tile.alloc : buffer<6*float32, fragment>
+        %w_1 = tile.alloc : buffer<8*6*float32, fragment>
+        tile.parallel {extents = (8,)} (%k: int32) {
+        tile.parallel {extents = (6,)} (%i: int32) {
+        %f = tile.load %s[%i, %k] : float32
+        tile.store %f, %w_1[%k, %i]
+        }
+        tile.parallel {extents = (6,)} (%i_1: int32) {
+        %x = tile.load %w_1[%k, %i_1] : float32
+        %y = tile.load %m[%i_1] : float32
+        %z = arith.add %y, %x : float32
+        tile.store %z, %m[%i_1]
+        }
+        }
+        tile.parallel {extents = (6,)} (%i_2: int32) {
+        %0 = tile.load %w_1[%c7, %i_2] : float32
+        tile.store %0, %w[%i_2]
+        }
+        tile.parallel {extents = (6,)} (%i_3: int32) {
+        %r = tile.load %w[%i_3] : float32
+        tile.store %r, %m[%i_3]
+        }
+        """,
+    )
+    # what was there before is read, or what is filled is not all
+    assert any("scf.for" in line for line in lines(f"{head} {over_columns(adds + fill)}"))
+    part = fill.replace("(6,)", "(5,)")
+    assert any("scf.for" in line for line in lines(f"{head} {over_columns(part + adds)}"))
+
+
 STAYS = {
     "two kinds": f"{ADDED} %v = tile.load %m[%i] : float32 %w = arith.max %v, %x : float32 tile.store %w, %m[%i]",
     "read in between": f"{ADDED} %v = tile.load %m[%i] : float32 tile.store %v, %s[%i, %k]",

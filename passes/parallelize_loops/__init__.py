@@ -137,14 +137,23 @@ class _Rows:
         updates: list[Update] = []
         totals: list[Total] = []
         temporaries: list[Temporary] = []
+        apart = {
+            buffer
+            for buffer in stored
+            if tile.buffer_type(buffer).scope != "local" and tells_apart(accesses[buffer], loop.index, inside)
+        }
+        written = {
+            buffer: [op for op in accesses[buffer] if not isinstance(op, tile.LoadOp)] if buffer in apart else []
+            for buffer in stored
+        }
         for buffer in stored:
             ops = accesses[buffer]
-            if tile.buffer_type(buffer).scope != "local" and tells_apart(ops, loop.index, inside):
+            if buffer in apart:
                 continue
             made = updates_of(ops, loop, inside) if reductions else None
             if made is not None:
                 updates += made
-            elif (total := total_of(ops, loop, inside, {*stored}) if reductions else None) is not None:
+            elif (total := total_of(ops, loop, inside, written) if reductions else None) is not None:
                 totals.append(total)
             elif (temporary := temporary_of(ops, loop) if reductions else None) is not None:
                 temporaries.append(temporary)

@@ -26,11 +26,12 @@ _SCANS = {"add": "sum", "max": "max", "min": "min"}
 class Total:
     """A store that combines what the iteration before has left, in the same element or in the row before, with terms.
 
-    before: the load of that. reads: the loads, behind the store, of what it has stored.
+    early: the loads of that in front of the store, its own one included. reads: the loads, behind the store, of what it
+    has stored.
     """
 
     update: Update
-    before: tile.LoadOp
+    early: list[tile.LoadOp]
     reads: list[tile.LoadOp]
     moves: bool  # from row to row
 
@@ -44,10 +45,13 @@ class Total:
         return self.update.kind == "add" and is_float(self.store.buffer.dtype)
 
 
-def total_of(ops: list[Access], loop: scf.ForOp, inside: set[Value], written: set[Value]) -> Total | None:
+def total_of(
+    ops: list[Access], loop: scf.ForOp, inside: set[Value], written: dict[Value, list[Operation]]
+) -> Total | None:
     """The running total that all accesses of a buffer are; None if they do something else.
 
-    written: the buffers that the loop writes. A term does not depend on them, but for the element that is overwritten.
+    written: the buffers that the loop writes, with the stores of those of which each iteration has elements of its own.
+    A term is computed from elements that are not written before, neither by its own iteration.
     """
     stores = [op for op in ops if not isinstance(op, tile.LoadOp)]
     store = stores[0] if len(stores) == 1 else None
@@ -69,15 +73,16 @@ def total_of(ops: list[Access], loop: scf.ForOp, inside: set[Value], written: se
             continue
         (before,) = own
         assert isinstance(before, tile.LoadOp), "what an update begins with"
-        reads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
-        early = [op for op in reads if precedes(op, store, loop)]
+        loads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
+        early = [op for op in loads if precedes(op, store, loop)]
+        reads = [op for op in loads if op not in early]
         if moves:
-            fit = all(same_place(op, store) for op in reads)
+            fit = sum(before.out.uses.values()) == 1 and all(same_place(op, store) for op in loads)
         else:
-            fit = not early and all(_is_read_of(op, store, args) for op in reads)
-        others = written - {store.buffer} if moves else written
-        if fit and all(_is_of_rows(value, inside, others, early, store) for value, _ in update.terms):
-            return Total(update, before, [] if moves else reads, moves)
+            fit = all(_is_read_of(op, store, args) for op in loads)
+        stores_of = {**written, store.buffer: [store] if moves else []}
+        if fit and all(_is_of_rows(value, inside, stores_of, loop) for value, _ in update.terms):
+            return Total(update, [] if moves else [before, *early], [] if moves else reads, moves)
     return None
 
 
@@ -139,7 +144,7 @@ def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: li
     return still and len(moving) == moves and all(moves_with(form, loop.index, inside) for form in moving)
 
 
-def precedes(op: Operation, store: tile.StoreOp, loop: scf.ForOp) -> bool:
+def precedes(op: Operation, store: Operation, loop: scf.ForOp) -> bool:
     """Whether an operation of the loop may run before the store in some iteration."""
     around = {each.parent: each for each in (store, *ancestors(store))}
     for each in (op, *ancestors(op)):
@@ -168,16 +173,15 @@ def extent_of(index: Value) -> int | None:
     return int(region.parent.extents[region.args.index(index)])
 
 
-def _is_of_rows(
-    value: Value, inside: set[Value], written: set[Value], own: list[tile.LoadOp], store: tile.StoreOp
-) -> bool:
-    """Whether a term can be computed before all stores of the loop: from indices, and from what is not written."""
+def _is_of_rows(value: Value, inside: set[Value], written: dict[Value, list[Operation]], loop: scf.ForOp) -> bool:
+    """Whether a term can be computed before all stores of the loop: from indices, and from what is not written yet."""
     for each in reached([value], operands_of):
         op = each.op
         if each not in inside or op is None:
             continue
         if isinstance(op, tile.LoadOp):
-            if op.buffer in written or op.buffer is store.buffer and op not in own:
+            stores = written.get(op.buffer)
+            if stores is not None and not (stores and all(precedes(op, store, loop) for store in stores)):
                 return False
         elif not op.is_pure or op.regions or isinstance(op, _DIVISIONS):
             return False
@@ -219,9 +223,21 @@ def scan_total(
         place = dict(zip(store.indices, indices, strict=True))
         return scanned(here, indices, place | {loop.index: number_of(here, loop.index, walked.start)})
 
-    for read in total.reads:
-        read.out.replace_with(running(read, list(read.indices)))
-        read.erase()
+    def until(op: Operation, indices: list[Value]) -> Value:
+        """The total at a place in front of the store: of the iterations before this one."""
+        here = Builder.at(op)
+        number = number_of(here, loop.index, walked.start)
+        zero, one = (here.constant(each, INT32) for each in (0, 1))
+        row = here.insert(arith.MaxOp(here.insert(arith.SubOp(number, one)).out, zero)).out
+        place = dict(zip(store.indices, indices, strict=True))
+        sum = scanned(here, indices, place | {loop.index: row})
+        begin = here.insert(tile.LoadOp(store.buffer, indices, None, None)).result
+        return selected(here, compared(here, number, "gt", zero), sum, begin)
+
+    for reads, what in ((total.reads, running), (total.early, until)):
+        for read in reads:
+            read.out.replace_with(what(read, list(read.indices)))
+            read.erase()
     value = store.value
     if total.moves or sum(value.uses.values()) > 1:
         assert value.op is not None, "a total is computed"

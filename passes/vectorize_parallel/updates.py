@@ -71,17 +71,17 @@ def updates_alone(ops: Sequence[Operation]) -> list[Update] | None:
     atomics without a result, all of one kind; else None."""
     own = set[Operation]()
     loads = [op for op in ops if isinstance(op, tile.LoadOp)]
-    made = [update_of(op, own) for op in ops if isinstance(op, tile.StoreOp) and _is_its_own(op)]
+    made = [update_of(op, own) for op in ops if isinstance(op, tile.StoreOp) and _is_used_once(op.value)]
     updates = [each for each in made if each is not None]
     atomics = [op for op in ops if isinstance(op, tile.AtomicOp) and not op.out.uses]
     kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
     alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
+    alone = alone and all(_is_used_once(op.out) for op in loads)
     return updates if alone and len(kinds) == 1 else None
 
 
-def _is_its_own(store: tile.StoreOp) -> bool:
-    """Whether what is stored is used for nothing else."""
-    return list(store.value.uses.values()) == [1]
+def _is_used_once(value: Value) -> bool:
+    return list(value.uses.values()) == [1]
 
 
 def apply_update(update: Update) -> None:
@@ -107,7 +107,8 @@ def term_of(update: Update, builder: Builder) -> Value:
 
 
 def update_of(store: tile.StoreOp, own: set[Operation], is_own: IsOwn = same_place) -> Update | None:
-    """The update that a store is; `own` receives the load of the element, which `is_own` tells."""
+    """The update that a store is; `own` receives the load of the element, which `is_own` tells. What is stored may be
+    used for more, and so may be that load."""
     kind = _KINDS.get(type(stripped(store.value, arith.CastOp).op))  # type: ignore[arg-type]
     terms = None if kind is None else _terms(store.value, kind, store, own, is_own)
     return None if kind is None or not terms else Update(store, kind, terms)
@@ -118,13 +119,13 @@ def _terms(
 ) -> list[tuple[Value, bool]] | None:
     """What is combined with the store's own element to make a value, in order; None if that is something else."""
     op = value.op
-    if op is None or value is not store.value and list(value.uses.values()) != [1]:
-        return None
     if isinstance(op, tile.LoadOp):
         if op.mask is not None or not is_own(op, store):
             return None
         own.add(op)
         return []
+    if op is None or value is not store.value and not _is_used_once(value):
+        return None
     if isinstance(op, arith.CastOp):
         pair = (op.source.dtype, value.dtype)
         exact = all(map(is_float, pair)) or all(map(is_integer, pair)) and kind not in ("max", "min")

@@ -99,6 +99,9 @@ def test_totals_of_a_tile_in_itself_have_the_first_row_among_them() -> None:
     )
 
 
+EARLY = "%u = tile.load %t[%j] : float32 tile.store %u, %c[%k, %j]"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -113,6 +116,13 @@ def test_totals_of_a_tile_in_itself_have_the_first_row_among_them() -> None:
         over_rows(each_column("%r = arith.sub %c5, %k : int32 " + ADD.replace("%s[%k", "%s[%r") + PUT)),
         over_rows(each_column(ADD.replace("arith.add", "arith.max") + PUT)),
         over_rows(each_column(ADD.replace("arith.add", "arith.sub") + PUT)),
+        # what there was before the row, in a load of its own or in the same
+        over_rows(each_column(EARLY + ADD)),
+        over_rows(each_column(EARLY) + each_column(ADD)),
+        over_rows(each_column(ADD + "tile.store %o, %c[%k, %j]"), lower=1),
+        # in place of what is added
+        over_rows(each_column(ADD + PUT.replace("%c", "%s"))),
+        each_column(over_rows(EARLY + ADD + "tile.store %n, %s[%k, %j]")),
     ],
 )  # fmt: skip
 def test_other_forms(body: str) -> None:
@@ -121,7 +131,6 @@ def test_other_forms(body: str) -> None:
     assert not any("scf.for" in line for line in made)
 
 
-EARLY = "%u = tile.load %t[%j] : float32 tile.store %u, %c[%k, %j]"
 NARROW = """%x = tile.load %g[%k, %j] : float16 %p = arith.sub %k, %c1 : int32 %o = tile.load %g[%p, %j] : float16
             %n = arith.add %o, %x : float16 tile.store %n, %g[%k, %j]"""
 BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD} scf.yield }} {{ scf.yield }} {PUT}'
@@ -130,7 +139,6 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
 @pytest.mark.parametrize(
     "body",
     [
-        over_rows(each_column(EARLY + ADD)),  # what there was before the row
         over_rows(each_column(ADD + PUT), step=2),
         over_rows(each_column(NARROW), lower=1),
         over_rows(each_column(BRANCH)),
@@ -138,7 +146,7 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
         over_rows(each_column(STEP.replace("%s[%p, %j]", "%s[%p, %c1]")), lower=1),  # of another column
         over_rows(each_column(STEP + "%w = tile.load %s[%c5, %j] : float32 tile.store %w, %c[%k, %j]"), lower=1),
         # a term of rows that are written before
-        over_rows(each_column(ADD.replace("%s[%k", "%c[%k") + PUT)),
+        over_rows(each_column("%p = arith.sub %k, %c1 : int32 " + ADD.replace("%s[%k", "%c[%p") + PUT), lower=1),
         over_rows(each_column(ADD + PUT.replace("%t[%j]", "%t[%c3]"))),
         over_rows(each_column(ADD.replace("%t[%j]", "%t[%c3]") + PUT)),
         over_rows(each_column(ADD.replace("arith.add", "arith.mul") + PUT)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import linear_form
@@ -46,7 +46,7 @@ class Total:
 
 
 def total_of(
-    ops: list[Access], loop: scf.ForOp, inside: set[Value], written: dict[Value, list[Operation]]
+    ops: list[Access], loop: scf.ForOp, inside: set[Value], written: Mapping[Value, Sequence[Operation]]
 ) -> Total | None:
     """The running total that all accesses of a buffer are; None if they do something else.
 
@@ -80,7 +80,7 @@ def total_of(
             fit = sum(before.out.uses.values()) == 1 and all(same_place(op, store) for op in loads)
         else:
             fit = all(_is_read_of(op, store, args) for op in loads)
-        stores_of = {**written, store.buffer: [store] if moves else []}
+        stores_of: Mapping[Value, Sequence[Operation]] = {**written, store.buffer: [store] if moves else []}
         if fit and all(_is_of_rows(value, inside, stores_of, loop) for value, _ in update.terms):
             return Total(update, [] if moves else [before, *early], [] if moves else reads, moves)
     return None
@@ -173,7 +173,9 @@ def extent_of(index: Value) -> int | None:
     return int(region.parent.extents[region.args.index(index)])
 
 
-def _is_of_rows(value: Value, inside: set[Value], written: dict[Value, list[Operation]], loop: scf.ForOp) -> bool:
+def _is_of_rows(
+    value: Value, inside: set[Value], written: Mapping[Value, Sequence[Operation]], loop: scf.ForOp
+) -> bool:
     """Whether a term can be computed before all stores of the loop: from indices, and from what is not written yet."""
     for each in reached([value], operands_of):
         op = each.op

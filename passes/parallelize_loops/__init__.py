@@ -14,6 +14,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
+from tiledsl.passes.parallelize_loops.copies import with_elements
 from tiledsl.passes.parallelize_loops.independent import (
     Access,
     accesses_in,
@@ -59,7 +60,8 @@ class ParallelizeLoops(Pass):
       scanned, and what reads the totals a T.Parallel.
     - `c[i, j] += a[i, k] * b[k, j]` over k, for whole tiles, 16 rows, columns and steps at least: a T.gemm, where
       tensor cores compute what the loop does (16-bit floats added up in float32, int8 in int32) or nothing (float32).
-    A buffer may also be one that each iteration fills before it reads it; it gets a row for each then.
+    A buffer may also be one that each iteration fills before it reads it; it gets a row for each then. Copies and fills
+    in such loops are loops over their elements.
     What else a T.Parallel around such a loop does gets T.Parallels of its own. Sums of floats are added in another
     order then; those of fewer than 32 bits, which are rounded at each step, stay loops.
     """
@@ -87,25 +89,34 @@ class ParallelizeLoops(Pass):
                 if has_independent_lanes(loop):
                     _parallelize(loop, points)
                 continue
-            product = product_of(loop) if self.reductions and points.start == 0 and points.step == 1 else None
-            if product is not None and isolated(loop, points, [], True):
-                reordered |= product.reorders
-                product.insert_before(loop)
-                loop.erase()
-                continue
-            found = _Rows.of(loop, len(points), self.reductions)
-            if found is None or not isolated(loop, points, found.updates, bool(found.totals)):
-                continue
-            make_fragments(found.updates)
-            order = _order([loop.index, *_points_in(loop)], found.largest)
-            for temporary in found.temporaries:
-                expand(temporary, loop, points)
-            for total in found.totals:
-                reordered |= total.reorders
-                rows = rows_of(total, loop, points)
-                _parallelize(*scan_total(total, loop, points, order))
-                points = rows
-            _parallelize(loop, points, order)
+            elements = with_elements(loop) if self.reductions else None
+            found = self._made_parallel(elements or loop, points)
+            if elements is not None:
+                (elements if found is None else loop).erase()
+            reordered |= bool(found)
+        return reordered
+
+    def _made_parallel(self, loop: scf.ForOp, points: range) -> bool | None:
+        """Rewrite a serial loop; whether a sum of floats is another one now, or None if it stays as it is."""
+        product = product_of(loop) if self.reductions and points.start == 0 and points.step == 1 else None
+        if product is not None and isolated(loop, points, [], True):
+            reordered = product.reorders
+            product.insert_before(loop)
+            loop.erase()
+            return reordered
+        found = _Rows.of(loop, len(points), self.reductions)
+        if found is None or not isolated(loop, points, found.updates, bool(found.totals)):
+            return None
+        reordered = any(total.reorders for total in found.totals)
+        make_fragments(found.updates)
+        order = _order([loop.index, *_points_in(loop)], found.largest)
+        for temporary in found.temporaries:
+            expand(temporary, loop, points)
+        for total in found.totals:
+            rows = rows_of(total, loop, points)
+            _parallelize(*scan_total(total, loop, points, order))
+            points = rows
+        _parallelize(loop, points, order)
         return reordered
 
 

@@ -40,16 +40,17 @@ def random_loop(seed: int) -> str:
 
     def element() -> str:
         row = rng.choice(("%k", "%k", "%k", "%back"))
-        if fills and rng.random() < 0.3:
+        if (fills or copied == "in") and rng.random() < 0.3:
             return add(f"tile.load %w[%j] : {dtype}")
         return add(f"tile.load {rng.choice(('%s', '%s', '%s', '%c'))}[{at(row)}] : {dtype}")
 
     add_row = [f"%back = arith.sub %c{count - 1}, %k : int32", "%above = arith.sub %k, %c1 : int32"]
     lines += add_row
-    fills = False
+    fills, copied = False, ""
     if rng.random() < 0.3:
         lines.append(f"tile.store {element()}, %w[%j]")
         fills = True
+    copied = rng.choice(("", "", "in", "out"))  # by a whole row, before the points or behind them
     for _ in range(rng.choice((1, 1, 2))):
         place = rng.choice((f"%t[%{'j' if rng.random() < 0.9 else 'c1'}]", f"%c[{at('%k')}]", "%l"))
         before = place if rng.random() < 0.6 or place[1] != "c" else f"%c[{at('%above')}]"
@@ -77,11 +78,19 @@ def random_loop(seed: int) -> str:
     if "%l" in body or rng.random() < 0.6:  # %l is the block's: in a T.Parallel its iterations would race
         points = points if "%l" not in body else "%j = arith.floormod %k, %c5 : int32 scf.if %yes {"
         end = "}" if "%l" not in body else "scf.yield } { scf.yield }"
-        nest = f"{loop} {points} {body} {end} scf.yield }}"
+        axes = f"{{shape = ({width},), source_axes = (SIDE,), target_axes = (SIDE,)}}"
+        moved = {
+            "": "",
+            "in": f"tile.copy %s[{at('%k', '%c0')}], %w {axes.replace('SIDE', str(1 - axis), 1).replace('SIDE', '0')}",
+            "out": f"tile.copy %t, %D[{at('%k', '%c0')}] {axes.replace('SIDE', '0', 1).replace('SIDE', str(1 - axis))}",
+        }[copied]
+        first, last = (moved, "") if copied == "in" else ("", moved)
+        nest = f"{loop} {first} {points} {body} {end} {last} scf.yield }}"
     else:
         before = "tile.store %c0.5, %t[%j]" if rng.random() < 0.4 else ""
         after = f"%last = tile.load %t[%j] : {dtype} tile.store %last, %c[{at('%c0')}]" if rng.random() < 0.4 else ""
         nest = f"{points} {before} {loop} {body} scf.yield }} {after} }}"
+    put = f"tile.copy %w, %E[%c{width + 1}] {{shape = ({width},), source_axes = (0,), target_axes = (0,)}}"
     tile = f"buffer<{ROWS}*{COLUMNS}*{dtype}"
     whole = f"{{shape = ({ROWS}, {COLUMNS}), source_axes = (0, 1), target_axes = (0, 1)}}"
     return f"""
@@ -92,9 +101,9 @@ def random_loop(seed: int) -> str:
       tile.fill %c0.5, %t tile.fill %c0.5, %d tile.store %c0.5, %l
       %yes = arith.cmp %c0, %c1 {{predicate = "lt"}} : bool
       {nest}
-      tile.copy %c, %B[%c0, %c0] {whole} tile.copy %d, %D[%c0, %c0] {whole}
+      tile.copy %c, %B[%c0, %c0] {whole} {f"tile.copy %d, %D[%c0, %c0] {whole}" * ("%D" not in nest)}
       tile.copy %t, %E[%c0] {{shape = ({width},), source_axes = (0,), target_axes = (0,)}}
-      {f"tile.copy %w, %E[%c{width + 1}] {{shape = ({width},), source_axes = (0,), target_axes = (0,)}}" * fills}
+      {put * ("%w" in nest)}
       %x = tile.load %l : {dtype} tile.store %x, %E[%c{width}]"""
 
 

@@ -149,6 +149,59 @@ def test_what_each_iteration_fills_gets_a_row_for_each() -> None:
     assert any("scf.for" in line for line in lines(f"{head} {over_columns(part + adds)}"))
 
 
+COLUMN = "tile.copy %s[%c0, %k], %w {shape = (6,), source_axes = (0,), target_axes = (0,)}"
+SUMS = "tile.copy %m, %B[%c0, %k] {shape = (6,), source_axes = (0,), target_axes = (0,)}"
+HELD = "%w = tile.alloc : buffer<6*float32, fragment>"
+
+
+def test_copies_and_fills_in_a_loop_are_loops_over_elements() -> None:
+    adds = each_row(ADDED.replace("%s[%i, %k]", "%w[%i]"))
+    filecheck(
+        lines(f"{HELD} {over_columns(COLUMN + adds)}"),
+        """
+        %w = tile.alloc : buffer<6*float32, fragment>
+        %w_1 = tile.alloc : buffer<8*6*float32, fragment>
+        tile.parallel {extents = (8,)} (%k: int32) {
+        tile.parallel {extents = (6,)} (%0: int32) {
+        %1 = arith.add %c0, %0 : int32
+        %2 = tile.load %s[%1, %k] : float32
+        tile.store %2, %w_1[%k, %0]
+        }
+        tile.parallel {extents = (6,)} (%i: int32) {
+        %x = tile.load %w_1[%k, %i] : float32
+        %y = tile.load %m[%i] : float32
+        %z = arith.add %y, %x : float32
+        tile.store %z, %m[%i]
+        }
+        }
+        tile.parallel {extents = (6,)} (%3: int32) {
+        %4 = tile.load %w_1[%c7, %3] : float32
+        tile.store %4, %w[%3]
+        }
+        """,
+    )
+    filled = lines(f"{HELD} {over_columns('tile.fill %c0.5, %w ' + each_row(ADDED))}")
+    assert not any("scf.for" in line or "tile.fill" in line for line in filled)
+    # running totals that a copy takes to memory
+    totals = lines(over_columns(each_row(ADDED) + SUMS))
+    assert any(line.startswith("tile.scan") for line in totals) and not any("scf.for" in line for line in totals)
+
+
+def test_copies_of_loops_that_stay_are_copies_still() -> None:
+    product = ADDED.replace("arith.add", "arith.mul").replace("%s[%i, %k]", "%w[%i]")
+    for body in (
+        COLUMN + each_row(product),
+        COLUMN.replace("(0,)}", "(0,), safe_value = 2.0}") + each_row(ADDED),
+        "tile.copy %A[%c0, %k], %B[%c0, %k] {shape = (6,), source_axes = (0,), target_axes = (0,)}" + each_row(ADDED),
+        # nothing is picked from a tile by the loop's index
+        COLUMN.replace("%s", "%A") + each_row(ADDED.replace("%s[%i, %k]", "%w[%i]")),
+    ):
+        made = lines(f"{HELD} {over_columns(body)}")
+        assert any("scf.for" in line for line in made) and any("tile.copy" in line for line in made)
+    off = lines(f"{HELD} {over_columns(COLUMN + each_row(ADDED))}", reductions=False)
+    assert any("tile.copy" in line for line in off)
+
+
 STAYS = {
     "two kinds": f"{ADDED} %v = tile.load %m[%i] : float32 %w = arith.max %v, %x : float32 tile.store %w, %m[%i]",
     "read in between": f"{ADDED} %v = tile.load %m[%i] : float32 tile.store %v, %s[%i, %k]",

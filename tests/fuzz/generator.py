@@ -17,7 +17,6 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "unroll-loops.limit": (0, 8, 4096), "lower-to-triton.index_bits": (0, 64), "lower-to-triton.num_warps": (0, 1, 8),
     "peel-loops.mode": ("off", "causal", "all"), "select-access.mode": ("auto", "pointer", "tma"),
     "pipeline-loops.stages": (0, 1, 3), "parallelize-loops.enabled": (True, False), "pad-tiles.min_dot": (16, 32),
-    "parallelize-loops.reductions": (True, False),
 }  # fmt: skip
 
 
@@ -89,6 +88,8 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
             )
             for each in self.tensors
         ]  # fmt: skip
+        if self.seed % 10 == 8 and self.chance(0.2):
+            options["parallelize-loops.reductions"] = False
         return Case.make(self.seed, text, arguments, {name: (dtype, x) for name, dtype, x in self.arguments}, options)
 
     def kernel(self) -> None:
@@ -128,7 +129,7 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
                 self.aliased()
             if self.seed % 10 == 6:
                 self.rows_in_memory()
-            if self.seed % 10 == 7:
+            if self.seed % 10 == 8:
                 self.serial_sum()
 
     def step(self) -> None:

@@ -368,6 +368,8 @@ class AutotunedFunction(InGraphs):
         jit, configs, options = self.jit, self.configs, options or self.options
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
             configs = check_configs(configs(jit, target=target, **explicit), jit.signature, self.name)
+            own = [config for config in configs if config and all(values.get(name) == config[name] for name in config)]
+            options = replace(options, seed_configs=(*options.seed_configs, *own))
         elif callable(configs):
             found = dicts(call_configs(configs, arguments, keywords, values))
             configs = check_configs(found, jit.signature, self.name)

@@ -60,12 +60,14 @@ def prune_and_order(
             trials[index].fail(error.status, error.message)
         else:
             trials[index].fail("compile_error", error)
-    for index, reason in ranking.pruned.items():
-        if trials[index].status == "new":
-            trials[index].fail("pruned", reason)
     seeds = {config_key(config) for config in options.seed_configs}
-    order = [index for index in ranking.order if trials[index].status == "new"]
-    return sorted(order, key=lambda index: config_key(trials[index].config) not in seeds)
+    known = {index for index in range(len(trials)) if config_key(trials[index].config) in seeds}
+    slow = [index for index in ranking.slow if index in known and index not in ranking.order]  # by the model alone
+    for index, reason in ranking.pruned.items():
+        if trials[index].status == "new" and index not in slow:
+            trials[index].fail("pruned", reason)
+    order = [index for index in (*ranking.order, *slow) if trials[index].status == "new"]
+    return sorted(order, key=lambda index: index not in known)
 
 
 def _unbuildable(trials: Sequence[Trial], indices: Sequence[int]) -> dict[int, BaseException | Any]:

@@ -7,7 +7,7 @@ a pipeline, the height of the panels in which blocks are visited. Names only sug
 For programs with matrix products, the proposals combine tiles, depths, warps, and choices of the compiler: pointers or
 block copies, persistent grids, split-K, stream-K, Gluon, overlapping launches and, for attention, peeled loops. For
 other programs they vary the threads, and sizes around the given ones. A tunable that changes several of these at once,
-or nothing that is visible here, keeps its default.
+the tensors that the program takes, or nothing that is visible here, keeps its default.
 """
 
 from __future__ import annotations
@@ -73,12 +73,13 @@ class _Seen:
     panel: int
     largest_tile: int
     grid: tuple[int | None, ...]
+    parameters: tuple[str, ...]
 
     @staticmethod
-    def of(launch: Work) -> _Seen:
+    def of(launch: Work, parameters: tuple[str, ...]) -> _Seen:
         return _Seen(
             tuple((dot.m, dot.n, dot.k) for dot in launch.dots), launch.threads,
-            tuple(loop.stages for loop in launch.loops), launch.panel, launch.largest_tile, launch.grid,
+            tuple(loop.stages for loop in launch.loops), launch.panel, launch.largest_tile, launch.grid, parameters,
         )  # fmt: skip
 
 
@@ -88,9 +89,11 @@ def for_program(
     """At most `limit` configurations for a call of a function under @tiledsl.jit, the fastest by the model first.
 
     `arguments` and `keywords` are the call's, without the tunables to be proposed; `target` is what to tune for, in
-    place of the function's own. As `configs=` of @tiledsl.autotune, this function itself stands for what it proposes at
-    each call. What certainly does not fit the target is left out. Raises TileError if the role of a tunable without a
-    default cannot be determined, or if nothing that is proposed can be built.
+    place of the function's own. If all tunables have defaults, these are among the proposals, and what is tuned is not
+    slower than the call would be untuned. As `configs=` of @tiledsl.autotune, which tries these first, this function
+    itself stands for what it proposes at each call. What certainly does not fit the target is left out. Raises
+    TileError if the role of a tunable without a default cannot be determined, or if nothing that is proposed can be
+    built.
 
     Example: `@tiledsl.autotune(configs=tiledsl.spaces.for_program)` above `@tiledsl.jit(out_idx=-1)`
     """
@@ -110,10 +113,17 @@ def for_program(
         reasons = [*ranking.pruned.values(), *map(str, ranking.failed.values())]
         raise TileError(f"spaces.for_program: nothing proposed for {function.__name__} works", notes=reasons[:3])
     times = {at: _with_split(ranking.predicted[at], proposed[at], program, goal) for at in ranking.order}
-    chosen = [(proposed[at], times[at]) for at in _ordered(times, proposed)[:limit]]
+    order = _ordered(times, proposed)[:limit]
+    chosen = [(proposed[at], times[at]) for at in order]
+    own = proposed.index(program.own) if program.own is not None else 0
+    if program.own is not None and own not in order and own in {**times, **ranking.slow}:
+        chosen[len(order) - (len(order) == limit) :] = [(program.own, math.inf)]
     if not program.first().dots or not goal.has_dependent_launches or not function.takes_launch_option("launch_pdl"):
         return [config for config, _ in chosen]
-    return [{**config, "launch_pdl": True} if time < _SHORT_MS else config for config, time in chosen]
+    return [
+        {**config, "launch_pdl": True} if time < _SHORT_MS and config != program.own else config
+        for config, time in chosen
+    ]
 
 
 for_program.takes_function = True  # type: ignore[attr-defined]  # how @tiledsl.autotune knows it
@@ -135,7 +145,9 @@ def _proposed(
             f"spaces.for_program: what {unknown[0]} of {function.__name__} is for cannot be seen",
             notes=["give it a default or a value; recognised are sizes of tiles, threads, stages and panels"],
         )
-    return program, unique(_proposals(program, roles, goal))
+    if None not in tunables.values():
+        program.own = {name: program.base[name] for name in tunables if name in roles}
+    return program, unique([*([program.own] if program.own is not None else []), *_proposals(program, roles, goal)])
 
 
 def _jitted(function: Any) -> JitFunction:
@@ -157,10 +169,16 @@ class _Program:
     def __init__(self, function: JitFunction, bound: Mapping[str, Any], tunables: Mapping[str, int | None]) -> None:
         self.function, self.bound = function, bound
         self.base = {name: _first_value(name) if value is None else value for name, value in tunables.items()}
+        self.own: Config | None = None  # the defaults of all tunables that are proposed
 
     def works(self, config: Mapping[str, Any]) -> list[Work]:
         root, options = self.function.program_for(self.bound, config)
         return work.read(root, options)
+
+    def seen(self, config: Mapping[str, Any]) -> _Seen:
+        root, options = self.function.program_for(self.bound, config)
+        largest = max(work.read(root, options), key=lambda each: each.operations)
+        return _Seen.of(largest, tuple(str(arg.type) for arg in root.body.args))
 
     def first(self) -> Work:
         """The launch with the most products at the base configuration."""
@@ -175,16 +193,18 @@ class _Program:
         return api.IMPORTS[0] in kernel.source
 
     def roles(self) -> dict[str, str]:
-        """For each tunable m, n, k, threads, warps, stages, panel or size; tunables without a recognized role are
-        missing."""
-        before = _Seen.of(self.first())
+        """For each tunable m, n, k, threads, warps, stages, panel or size, of which there may be several: size, size 2;
+        tunables without a recognized role are missing."""
+        before = self.seen(self.base)
         by_name: dict[str, str] = {}
         for name, value in self.base.items():
             try:
-                works = self.works({**self.base, name: 2 * value})
+                role = _role(before, self.seen({**self.base, name: 2 * value}))
             except Exception:  # the builder is the user's code; it may refuse the value
                 continue
-            role = _role(before, _Seen.of(max(works, key=lambda each: each.operations)))
+            sizes = sum(each.startswith("size") for each in by_name.values())
+            if role == "size" and sizes:
+                role = f"size {sizes + 1}"
             if role and role not in by_name.values():
                 by_name[name] = role
         return by_name
@@ -219,6 +239,8 @@ def _first_value(name: str) -> int:
 
 
 def _role(before: _Seen, after: _Seen) -> str:
+    if before.parameters != after.parameters:  # what the program is for, and not how it is done
+        return ""
     if before.threads != after.threads:
         return "threads" if after.products == before.products else ""
     if before.products and before.products != after.products:
@@ -228,7 +250,8 @@ def _role(before: _Seen, after: _Seen) -> str:
         return "stages"
     if before.panel != after.panel and before.grid == after.grid:
         return "panel"
-    return "size" if before.largest_tile != after.largest_tile else ""
+    divided = not before.products and before.grid != after.grid  # into blocks of another size
+    return "size" if divided or before.largest_tile != after.largest_tile else ""
 
 
 def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> Iterator[Config]:
@@ -243,9 +266,10 @@ def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> I
         return {**made, "pass_configs": passes["passes"]} if passes.get("passes") else made
 
     if not first.dots:
-        sizes = _around(program.base.get(by_role.get("size", "")))
-        for size, threads in itertools.product(sizes, _THREADS):
-            yield config({"size": size, "threads": threads} if size else {"threads": threads})
+        names = [role for role in by_role if role.startswith("size")]
+        sizes = [_around(program.base[by_role[role]])[: None if role == "size" else 3] for role in names]
+        for *chosen, threads in itertools.product(*sizes, _THREADS):
+            yield config({**dict(zip(names, chosen, strict=True)), "threads": threads})
     elif len(first.dots) > 1:
         for m, n, warps, stages in _CHAINS:
             for passes in _chain_choices(target, m):
@@ -313,8 +337,8 @@ def _is_hopper(target: Target) -> bool:
     return target.kind == "cuda" and target.arch == 90
 
 
-def _around(size: int | None) -> list[int]:
-    return [size * factor // 4 for factor in (4, 2, 8, 1, 16) if size * factor // 4] if size else [0]
+def _around(size: int) -> list[int]:
+    return [size * factor // 4 for factor in (4, 2, 8, 1, 16) if size * factor // 4]
 
 
 def _blocks(program: _Program, config: Config) -> int | None:

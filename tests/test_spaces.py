@@ -13,7 +13,9 @@ import tiledsl.language as T
 from benchmarks.programs import gemm
 from tests.autotune.programs import scale_builder
 from tests.support.example_modules import load_example
+from tiledsl.autotuner.left_out import prune_and_order
 from tiledsl.autotuner.spaces import for_program
+from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
 
 
@@ -160,6 +162,58 @@ def test_a_program_that_can_cut_along_k_itself() -> None:
         assert {config["panel"] for config in configs} == {8} and not any("splits" in config for config in configs)
         access = {config.get("pass_configs", {}).get("select-access.mode") for config in configs}
         assert {None, "tma"} <= access
+
+
+@tiledsl.jit(out_idx=-1)
+def added(M, N, rows, columns, threads=128):
+    @T.prim_func
+    def added(A: T.Tensor((M, N), "float32"), B: T.Tensor((M, N), "float32"), C: T.Tensor((M, N), "float32")):
+        with T.Kernel(T.ceildiv(N, columns), T.ceildiv(M, rows), threads=threads) as (bx, by):
+            a, b = T.alloc_shared((rows, columns), "float32"), T.alloc_shared((rows, columns), "float32")
+            T.copy(A[by * rows, bx * columns], a)
+            T.copy(B[by * rows, bx * columns], b)
+            for i, j in T.Parallel(rows, columns):
+                a[i, j] += b[i, j]
+            T.copy(a, C[by * rows, bx * columns])
+
+    return added
+
+
+@tiledsl.jit(out_idx=-1)
+def doubled_in_place(N=4096, block=192, threads=96, deep=2):
+    @T.prim_func
+    def doubled(X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, block), threads=threads) as bx:
+            for i in T.Parallel(block):
+                Y[bx * block + i] = X[bx * block + i] * 2
+
+    return doubled
+
+
+def test_elementwise_programs_have_several_sizes() -> None:
+    configs = for_program(added, 1024, 1000, target="cuda:90")
+    assert len({config["rows"] for config in configs}) > 2 and len({config["columns"] for config in configs}) > 2
+    without_tiles = for_program(doubled_in_place, target="cuda:90")
+    assert len({config["block"] for config in without_tiles}) > 2
+    # what the tensors are is no choice, and what changes nothing stays as it is
+    assert {*without_tiles[0]} == {"block", "threads"}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 40])
+def test_the_programs_own_configuration_is_a_candidate(limit: int) -> None:
+    configs = for_program(doubled_in_place, target="cuda:90", limit=limit)
+    assert configs.count({"block": 192, "threads": 96}) == 1 and len(configs) <= limit
+    # an argument is no default to be changed, and without defaults for all there is none
+    assert {"threads": 96} in for_program(doubled_in_place, block=64, target="cuda:90", limit=limit)
+    assert len(for_program(added, 1024, 1024, target="cuda:90", limit=limit)) == min(limit, 40)
+
+
+def test_the_tuner_tries_the_programs_own_configuration_first() -> None:
+    tuned = tiledsl.autotune(configs=tiledsl.spaces.for_program, target="cuda:90")(doubled_in_place)
+    problem = tuned._problem(tuned._call((), {}))
+    assert list(problem.options.seed_configs) == [{"block": 192, "threads": 96}]
+    trials = [Trial(index, config) for index, config in enumerate(problem.configs)]
+    assert trials[prune_and_order(trials, problem)[0]].config == {"block": 192, "threads": 96}
 
 
 def test_what_cannot_be_seen() -> None:

@@ -25,6 +25,7 @@ class Ranking:
     predicted: dict[int, float] = field(default_factory=dict)  # milliseconds
     pruned: dict[int, str] = field(default_factory=dict)  # the reason
     failed: dict[int, BaseException | Ended] = field(default_factory=dict)  # what the builder raised, or did
+    slow: dict[int, float] = field(default_factory=dict)  # milliseconds of what is pruned for being slow alone
 
     def of(self, indices: Sequence[int]) -> Ranking:
         """The ranking of configurations that stand at these places of a longer list."""
@@ -34,6 +35,7 @@ class Ranking:
             {places[index]: each for index, each in self.predicted.items()},
             {places[index]: each for index, each in self.pruned.items()},
             {places[index]: each for index, each in self.failed.items()},
+            {places[index]: each for index, each in self.slow.items()},
         )
 
 
@@ -62,7 +64,6 @@ def rank(
     meanwhile: called once, beside the forks.
     """
     ranking = Ranking()
-    slow: dict[int, float] = {}
     _ = target.sm_count  # asks torch, which forks must not do anew
     reader = _Reader(program_for, target, prunes)
     foreseen: list[Any] = [None] * len(configs)
@@ -83,12 +84,12 @@ def rank(
         if outlook.reason:
             ranking.pruned[index] = outlook.reason
             if outlook.predicted is not None:
-                slow[index] = outlook.predicted
+                ranking.slow[index] = outlook.predicted
         elif outlook.predicted is not None:
             ranking.predicted[index] = outlook.predicted
     if not ranking.predicted:  # then a slow configuration is better than none
-        ranking.predicted.update(slow)
-        ranking.pruned = {index: reason for index, reason in ranking.pruned.items() if index not in slow}
+        ranking.predicted.update(ranking.slow)
+        ranking.pruned = {index: reason for index, reason in ranking.pruned.items() if index not in ranking.slow}
     ranking.order = sorted(ranking.predicted, key=lambda index: (ranking.predicted[index], index))
     return ranking
 

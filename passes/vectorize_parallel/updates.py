@@ -5,7 +5,7 @@ They become updates (tile.atomic), as a reducer's are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -24,6 +24,8 @@ _KINDS: dict[type[arith.BinaryOp], str] = {
     arith.AddOp: "add", arith.SubOp: "add", arith.MaxOp: "max", arith.MinOp: "min", arith.AndOp: "and",
     arith.OrOp: "or", arith.XorOp: "xor",
 }  # fmt: skip
+
+IsOwn = Callable[[tile.LoadOp, tile.StoreOp], bool]
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,8 @@ def shared_updates(variance: Variance) -> list[Update]:
         loads = [op for op in ops if isinstance(op, tile.LoadOp)]
         if not shared or not loads:
             continue
-        own = set[Operation]()
-        made = [_update(store, own) for store in stores]
-        updates = [each for each in made if each is not None]
-        atomics = [op for op in ops if isinstance(op, tile.AtomicOp) and not op.out.uses]
-        kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
-        alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
-        if alone and len(kinds) == 1:
+        updates = updates_alone(ops)
+        if updates is not None:
             shared_by_points += updates
             continue
         for store in shared:
@@ -69,50 +66,76 @@ def shared_updates(variance: Variance) -> list[Update]:
     return shared_by_points
 
 
+def updates_alone(ops: Sequence[Operation]) -> list[Update] | None:
+    """The stores that update elements of a buffer, if its accesses are no more than these, with what they read, and
+    atomics without a result, all of one kind; else None."""
+    own = set[Operation]()
+    loads = [op for op in ops if isinstance(op, tile.LoadOp)]
+    made = [update_of(op, own) for op in ops if isinstance(op, tile.StoreOp) and _is_used_once(op.value)]
+    updates = [each for each in made if each is not None]
+    atomics = [op for op in ops if isinstance(op, tile.AtomicOp) and not op.out.uses]
+    kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
+    alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
+    alone = alone and all(_is_used_once(op.out) for op in loads)
+    return updates if alone and len(kinds) == 1 else None
+
+
+def _is_used_once(value: Value) -> bool:
+    return list(value.uses.values()) == [1]
+
+
 def apply_update(update: Update) -> None:
     """Replace the store by a tile.atomic; dce removes what it was computed with."""
     store = update.store
     builder = Builder.at(store)
-    dtype = store.buffer.dtype
+    total = term_of(update, builder)
+    builder.insert(tile.AtomicOp(total, store.buffer, store.indices, store.mask, kind=update.kind, loc=store.loc))
+    store.erase()
+
+
+def term_of(update: Update, builder: Builder) -> Value:
+    """All terms of an update, combined, in the element type of its buffer."""
     total: Value | None = None
     for term, negative in update.terms:
-        value = converted(builder, term, dtype)
+        value = converted(builder, term, update.store.buffer.dtype)
         if negative:
             value = builder.insert(arith.NegOp(value)).result
         combine = next(each for each, kind in _KINDS.items() if kind == update.kind)
         total = value if total is None else builder.insert(combine(total, value)).out
     assert total is not None
-    builder.insert(tile.AtomicOp(total, store.buffer, store.indices, store.mask, kind=update.kind, loc=store.loc))
-    store.erase()
+    return total
 
 
-def _update(store: tile.StoreOp, own: set[Operation]) -> Update | None:
-    """The update that a store is; `own` receives the load of the element."""
+def update_of(store: tile.StoreOp, own: set[Operation], is_own: IsOwn = same_place) -> Update | None:
+    """The update that a store is; `own` receives the load of the element, which `is_own` tells. What is stored may be
+    used for more, and so may be that load."""
     kind = _KINDS.get(type(stripped(store.value, arith.CastOp).op))  # type: ignore[arg-type]
-    terms = None if kind is None else _terms(store.value, kind, store, own)
+    terms = None if kind is None else _terms(store.value, kind, store, own, is_own)
     return None if kind is None or not terms else Update(store, kind, terms)
 
 
-def _terms(value: Value, kind: str, store: tile.StoreOp, own: set[Operation]) -> list[tuple[Value, bool]] | None:
+def _terms(
+    value: Value, kind: str, store: tile.StoreOp, own: set[Operation], is_own: IsOwn
+) -> list[tuple[Value, bool]] | None:
     """What is combined with the store's own element to make a value, in order; None if that is something else."""
     op = value.op
-    if op is None or list(value.uses.values()) != [1]:
-        return None
     if isinstance(op, tile.LoadOp):
-        if op.mask is not None or not same_place(op, store):
+        if op.mask is not None or not is_own(op, store):
             return None
         own.add(op)
         return []
+    if op is None or value is not store.value and not _is_used_once(value):
+        return None
     if isinstance(op, arith.CastOp):
         pair = (op.source.dtype, value.dtype)
         exact = all(map(is_float, pair)) or all(map(is_integer, pair)) and kind not in ("max", "min")
-        return _terms(op.source, kind, store, own) if exact else None
+        return _terms(op.source, kind, store, own, is_own) if exact else None
     if _KINDS.get(type(op)) != kind:  # type: ignore[arg-type]
         return None
     assert isinstance(op, arith.BinaryOp)
     pairs = [(op.lhs, op.rhs)] if isinstance(op, arith.SubOp) else [(op.lhs, op.rhs), (op.rhs, op.lhs)]
     for mine, other in pairs:
-        terms = _terms(mine, kind, store, own)
+        terms = _terms(mine, kind, store, own, is_own)
         if terms is not None:
             return [*terms, (other, isinstance(op, arith.SubOp))]
     return None

@@ -14,7 +14,8 @@ from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
 from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.left_out import _raise_shared, prune_and_order
-from tiledsl.autotuner.predicting.prune import HEAVY_SPILLS
+from tiledsl.autotuner.predicting import prune
+from tiledsl.autotuner.predicting.prune import HEAVY_SPILLS, SoftPruneReason
 from tiledsl.autotuner.run import TuningRun
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import Trial
@@ -85,6 +86,23 @@ def test_seeds_come_first() -> None:
     last = plain[-1]
     seeded = ordered(problem_of(*configs, seed_configs=[configs[last]]))
     assert seeded == ([NEW] * 3, [last, *plain[:-1]])
+
+
+def test_a_seed_is_not_left_out_for_being_slow_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user has chosen is measured, whatever the model thinks of it; what cannot work is left out."""
+    configs = [{"block": 16}, {"block": 32}, {"block": 64}]
+
+    def reason(works: Any, target: Any) -> str | None:
+        kinds = {16: SoftPruneReason("slow"), 32: SoftPruneReason("slow, too")}
+        return kinds.get(works[0].largest_tile)
+
+    monkeypatch.setattr(prune, "reason", reason)
+    slow = [NEW, ("pruned", "slow, too"), NEW]
+    assert ordered(problem_of(*configs, seed_configs=[configs[0]])) == (slow, [0, 2])
+    assert ordered(problem_of(*configs)) == ([("pruned", "slow"), *slow[1:]], [2])
+    monkeypatch.setattr(prune, "reason", lambda works, target: "too wide" if works[0].largest_tile == 16 else None)
+    statuses, order = ordered(problem_of(*configs, seed_configs=[configs[0]]))
+    assert statuses[0] == ("pruned", "too wide") and 0 not in order
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
             )
             for each in self.tensors
         ]  # fmt: skip
+        if self.seed % 10 == 8 and self.chance(0.2):
+            options["parallelize-loops.reductions"] = False
         return Case.make(self.seed, text, arguments, {name: (dtype, x) for name, dtype, x in self.arguments}, options)
 
     def kernel(self) -> None:
@@ -127,6 +129,8 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
                 self.aliased()
             if self.seed % 10 == 6:
                 self.rows_in_memory()
+            if self.seed % 10 == 8:
+                self.serial_sum()
 
     def step(self) -> None:
         steps = [

@@ -294,6 +294,32 @@ class TileSteps(Writer):
                 else:
                     self.write(f"{tile.name}[{k}, {j}] = {text}")
 
+    def serial_sum(self) -> None:
+        """A serial loop that adds up rows or columns of a tile, or takes the largest, and may put the totals down."""
+        dtype = self.pick(("int32", "float32", "float32", "int64", "float16", "uint8"))
+        tile = self.make((self.pick((2, 3, 4, 8)), self.pick((2, 4, 8))), dtype)
+        axis, inside, puts = self.rng.randrange(2), self.chance(0.4), self.chance(0.5)
+        count, width = tile.shape[axis], tile.shape[1 - axis]
+        total, out = self.make((width,), dtype), self.make(tile.shape, dtype)
+        k, j = self.name("k"), self.name("i")
+        at = f"{k}, {j}" if axis == 0 else f"{j}, {k}"
+        start = self.pick((0, 0, 1))
+        loop, points = f"for {k} in T.serial({start}, {count}):", f"for {j} in T.Parallel({width}):"
+        own, other = f"{total.name}[{j}]", self.pick((f"{tile.name}[{at}]", f"{tile.name}[{at}] * 2"))
+        text = self.pick((f"{own} + {other}", f"{other} + {own}", f"T.max({own}, {other})", f"{own} - {other}"))
+        with self.inside_of(points if inside else loop):
+            if inside and self.chance(0.5):
+                self.write(f"{own} = {tile.name}[{at.replace(k, '0')}]")
+            with self.inside_of(loop if inside else points):
+                self.write(f"{own} = {self.converted(text, *self.types(dtype))}")
+                if puts:
+                    self.write(f"{out.name}[{at}] = {own}")
+            if inside and self.chance(0.5):
+                self.write(f"{own} = {self.converted(f'{own} * 2', *self.types(dtype))}")
+        for made in (total, out):
+            made.rough = made.rough or is_float(dtype)
+            self.emit(made)
+
     def slices(self) -> None:
         """A reduction, scan or fill of a part of a tile."""
         tile = self.some_tile(rank=2)

@@ -131,10 +131,10 @@ def test_global_rows_told_apart_by_a_sum() -> None:
         # the row before
         """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.sub %i, %c1 : int32
            %x = tile.load %s[%k, %j] : float32 tile.store %x, %s[%i, %j] }""",
-        # a column for all rows
+        # a column for all rows, and twice what is there
         """tile.parallel {extents = (6,)} (%j: int32) {
-           %x = tile.load %s[%j, %i] : float32 %y = tile.load %m[%j] : float32
-           %z = arith.add %x, %y : float32 tile.store %z, %m[%j] }""",
+           %x = tile.load %s[%j, %i] : float32 %y = tile.load %m[%j] : float32 %w = arith.add %y, %y : float32
+           %z = arith.add %x, %w : float32 tile.store %z, %m[%j] }""",
         # the diagonal mirrored: rows are read as columns
         """tile.parallel {extents = (6,)} (%j: int32) {
            %x = tile.load %s[%j, %i] : float32 tile.store %x, %s[%i, %j] }""",

@@ -1,0 +1,330 @@
+"""Running totals of serial loops, such as cumulative sums: what each iteration adds becomes a tile, and is scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.dependence import ancestors, operands_of, reached
+from tiledsl.analysis.same_values import same_place
+from tiledsl.dialects import arith, scf, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, is_float
+from tiledsl.passes.parallelize_loops.independent import Access, moves_with
+from tiledsl.passes.tile_values import combine, compared, selected
+from tiledsl.passes.vectorize_parallel.updates import Update, term_of, update_of
+
+# Of these 0 is no divisor; a term may be computed for the row before the first one, too.
+_DIVISIONS = (arith.FloorDivOp, arith.CeilDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
+_SCANS = {"add": "sum", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True)
+class Total:
+    """A store that combines what the iteration before has left, in the same element or in the row before, with terms.
+
+    early: the loads of that in front of the store, its own one included. reads: the loads, behind the store, of what it
+    has stored.
+    """
+
+    update: Update
+    early: list[tile.LoadOp]
+    reads: list[tile.LoadOp]
+    moves: bool  # from row to row
+
+    @property
+    def store(self) -> tile.StoreOp:
+        return self.update.store
+
+    @property
+    def reorders(self) -> bool:
+        """Whether sums of floats come about in another order."""
+        return self.update.kind == "add" and is_float(self.store.buffer.dtype)
+
+
+def total_of(
+    ops: list[Access], loop: scf.ForOp, inside: set[Value], written: Mapping[Value, Sequence[Operation]]
+) -> Total | None:
+    """The running total that all accesses of a buffer are; None if they do something else.
+
+    written: the buffers that the loop writes, with the stores of those of which each iteration has elements of its own.
+    A term is computed from elements that are not written before, neither by its own iteration.
+    """
+    stores = [op for op in ops if not isinstance(op, tile.LoadOp)]
+    store = stores[0] if len(stores) == 1 else None
+    if not isinstance(store, tile.StoreOp) or store.mask is not None or ELEMENTS[store.buffer.dtype].bits < 32:
+        return None
+    if constant_of(loop.step) != 1:
+        return None
+    args = points_of(store, loop)
+    outer = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
+    if args is None or len(outer) > 1 or any(op.lockstep or loop.parent is not op.body for op in outer):
+        return None
+    args = [*(arg for op in outer for arg in op.body.args), *args]
+    if tile.buffer_type(store.buffer).scope == "global" or is_of_points(store.buffer):
+        return None
+    for moves, is_before in ((False, same_place), (True, _one_before(loop, inside))):
+        own = set[Operation]()
+        update = update_of(store, own, is_before)
+        if update is None or update.kind not in _SCANS or not _is_place(store, loop, inside, args, moves):
+            continue
+        (before,) = own
+        assert isinstance(before, tile.LoadOp), "what an update begins with"
+        loads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
+        early = [op for op in loads if precedes(op, store, loop)]
+        reads = [op for op in loads if op not in early]
+        if moves:
+            fit = sum(before.out.uses.values()) == 1 and all(same_place(op, store) for op in loads)
+        else:
+            fit = all(_is_read_of(op, store, args) for op in loads)
+        stores_of: Mapping[Value, Sequence[Operation]] = {**written, store.buffer: [store] if moves else []}
+        if fit and all(_is_of_rows(value, inside, stores_of, loop) for value, _ in update.terms):
+            return Total(update, [] if moves else [before, *early], [] if moves else reads, moves)
+    return None
+
+
+def is_of_points(buffer: Value) -> bool:
+    """Whether each point of a T.Parallel has a buffer for itself."""
+    stores = [op for op in buffer.uses if isinstance(op, tile.StoreOp)]
+    around = (each for op in stores for each in ancestors(op))
+    return tile.buffer_type(buffer).scope == "local" and any(isinstance(each, tile.ParallelOp) for each in around)
+
+
+def points_of(store: tile.StoreOp, loop: scf.ForOp) -> list[Value] | None:
+    """The indices of the T.Parallel around a store in a loop; None where something else stands between."""
+    args: list[Value] = []
+    for around in ancestors(store):
+        if around is loop:
+            return args
+        if not isinstance(around, tile.ParallelOp) or around.lockstep:
+            return None
+        args = [*around.body.args, *args]
+    return None
+
+
+def _one_before(loop: scf.ForOp, inside: set[Value]) -> Callable[[tile.LoadOp, tile.StoreOp], bool]:
+    """Whether a load is of what a store has written in the iteration before."""
+
+    def is_before(load: tile.LoadOp, store: tile.StoreOp) -> bool:
+        if load.buffer is not store.buffer:
+            return False
+        pairs = zip(load.indices, store.indices, strict=True)
+        steps = 0
+        for mine, theirs in (
+            (linear_form(a, through_names=True), linear_form(b, through_names=True)) for a, b in pairs
+        ):
+            apart = theirs.plus(mine, -1)
+            if not apart.is_constant:
+                return False
+            if apart.constant:
+                steps += 1
+                if (
+                    apart.constant != 1
+                    or theirs.coefficient(loop.index) != 1
+                    or not moves_with(theirs, loop.index, inside)
+                ):
+                    return False
+        return steps == 1
+
+    return is_before
+
+
+def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: list[Value], moves: bool) -> bool:
+    """Whether a store's place has each point's index by itself, and the loop's just where it moves."""
+    others = [index for index in store.indices if index not in args]
+    if not {*args} <= {*store.indices} or len(others) + len(args) != len(store.indices):
+        return False
+    forms = [linear_form(index, through_names=True) for index in others]
+    moving = [form for form in forms if form.coefficient(loop.index)]
+    rest = [form for form in forms if form not in moving]
+    still = all(value not in inside for form in rest for factors in form.terms for value in factors)
+    return still and len(moving) == moves and all(moves_with(form, loop.index, inside) for form in moving)
+
+
+def precedes(op: Operation, store: Operation, loop: scf.ForOp) -> bool:
+    """Whether an operation of the loop may run before the store in some iteration."""
+    around = {each.parent: each for each in (store, *ancestors(store))}
+    for each in (op, *ancestors(op)):
+        if each.parent in around:
+            return each.order < around[each.parent].order
+        if each is loop:
+            break
+    return True
+
+
+def _is_read_of(load: tile.LoadOp, store: tile.StoreOp, args: list[Value]) -> bool:
+    """Whether a load is of an element that the store has written, in the same iteration."""
+    for mine, theirs in zip(load.indices, store.indices, strict=True):
+        if mine is theirs or constant_of(mine) is not None and constant_of(mine) == constant_of(theirs):
+            continue
+        if theirs not in args or (extent := extent_of(mine)) is None or extent > (extent_of(theirs) or 0):
+            return False
+    return load.mask is None
+
+
+def extent_of(index: Value) -> int | None:
+    """The extent of the T.Parallel that an index is of."""
+    region = index.owner
+    if not isinstance(region, Region) or not isinstance(region.parent, tile.ParallelOp):
+        return None
+    return int(region.parent.extents[region.args.index(index)])
+
+
+def _is_of_rows(
+    value: Value, inside: set[Value], written: Mapping[Value, Sequence[Operation]], loop: scf.ForOp
+) -> bool:
+    """Whether a term can be computed before all stores of the loop: from indices, and from what is not written yet."""
+    for each in reached([value], operands_of):
+        op = each.op
+        if each not in inside or op is None:
+            continue
+        if isinstance(op, tile.LoadOp):
+            stores = written.get(op.buffer)
+            if stores is not None and not (stores and all(precedes(op, store, loop) for store in stores)):
+                return False
+        elif not op.is_pure or op.regions or isinstance(op, _DIVISIONS):
+            return False
+    return True
+
+
+def scan_total(
+    total: Total, loop: scf.ForOp, points: range, order: list[Value] | None
+) -> tuple[scf.ForOp, range, list[Value]]:
+    """Compute what a loop's iterations add before the loop, and scan it; the loop takes its totals from there.
+
+    order: the loop's index and the points' in the order of the dimensions of the tile that is scanned, if that matters.
+    The result is the loop that computes the terms, its indices, and an order of these and of its points. A total that
+    moves from row to row has the row before the first one among its terms, and the loop goes over that one, too, if it
+    does nothing else: whole tiles have no edges to mask.
+    """
+    store, kind, dtype = total.store, total.update.kind, total.store.buffer.dtype
+    args = points_of(store, loop) or []
+    order = order if order is not None and {*order} == {loop.index, *args} else [loop.index, *args]
+    walked = range(points.start - total.moves, points.stop)
+    shape = tuple(len(walked) if each is loop.index else extent_of(each) or 0 for each in order)
+    builder = Builder.at(loop)
+    type = BufferType(shape, dtype, "fragment")
+    terms = builder.insert(tile.AllocOp(result_types=[type], names=[f"{store.buffer.name}_terms"])).out
+    made, indices = _terms_loop(total, loop, terms, order, walked)
+    builder.insert(tile.ScanOp(terms, terms, kind=_SCANS[kind], axis=order.index(loop.index)))
+
+    def scanned(here: Builder, indices: list[Value], place: dict[Value, Value]) -> Value:
+        """The total at a place, of what is scanned and of what it began with."""
+        term = here.insert(tile.LoadOp(terms, [place[each] for each in order], None, None)).result
+        if total.moves:
+            return term
+        begin = here.insert(tile.LoadOp(store.buffer, indices, None, None)).result
+        return here.insert(combine(kind, dtype)(begin, term, names=[store.buffer.name])).out
+
+    def running(op: Operation, indices: list[Value]) -> Value:
+        """The total at a place behind the store, computed before an operation."""
+        here = Builder.at(op)
+        place = dict(zip(store.indices, indices, strict=True))
+        return scanned(here, indices, place | {loop.index: number_of(here, loop.index, walked.start)})
+
+    def until(op: Operation, indices: list[Value]) -> Value:
+        """The total at a place in front of the store: of the iterations before this one."""
+        here = Builder.at(op)
+        number = number_of(here, loop.index, walked.start)
+        zero, one = (here.constant(each, INT32) for each in (0, 1))
+        row = here.insert(arith.MaxOp(here.insert(arith.SubOp(number, one)).out, zero)).out
+        place = dict(zip(store.indices, indices, strict=True))
+        sum = scanned(here, indices, place | {loop.index: row})
+        begin = here.insert(tile.LoadOp(store.buffer, indices, None, None)).result
+        return selected(here, compared(here, number, "gt", zero), sum, begin)
+
+    for reads, what in ((total.reads, running), (total.early, until)):
+        for read in reads:
+            read.out.replace_with(what(read, list(read.indices)))
+            read.erase()
+    value = store.value
+    if total.moves or sum(value.uses.values()) > 1:
+        assert value.op is not None, "a total is computed"
+        value.replace_with(running(value.op, list(store.indices)))
+    if not total.moves:
+        assert loop.parent is not None, "a loop stands in a kernel"
+        behind, mapping = Builder(loop.parent, loop.next, store.loc), dict[Value, Value]()
+        if args:
+            region = Region([INT32 for _ in args], [arg.name for arg in args])
+            behind.insert(tile.ParallelOp(extents=tuple(extent_of(arg) or 0 for arg in args), regions=[region]))
+            mapping, behind = dict(zip(args, region.args, strict=True)), Builder(region, loc=store.loc)
+        place = _copied(behind, list(store.indices), loop, mapping)
+        mapping[loop.index] = behind.constant(len(points) - 1, INT32)
+        behind.insert(tile.StoreOp(scanned(behind, place, mapping), store.buffer, place))
+        store.erase()
+    for op in reversed(list(loop.body.walk())):
+        if not op.is_used and not op.regions and (op.is_pure or isinstance(op, tile.LoadOp)):
+            op.erase()
+    return made, walked, indices
+
+
+def rows_of(total: Total, loop: scf.ForOp, points: range) -> range:
+    """The rows that a loop goes over when its total is scanned; see scan_total."""
+    if not total.moves or any(op is not total.store and Effect.WRITE in op.effects for op in loop.body.walk()):
+        return points
+    return range(points.start - 1, points.stop)
+
+
+def number_of(builder: Builder, index: Value, start: int) -> Value:
+    """The number of the iteration in which a loop has this index."""
+    if index.type != INT32:
+        index = builder.insert(arith.CastOp(index, result_types=[INT32])).result
+    return builder.insert(arith.SubOp(index, builder.constant(start, INT32))).result if start else index
+
+
+def _terms_loop(
+    total: Total, loop: scf.ForOp, terms: Value, order: list[Value], walked: range
+) -> tuple[scf.ForOp, list[Value]]:
+    """A loop before another one that computes the terms of a total alone, and its indices in that order."""
+    store = total.store
+    region = Region([loop.index.type], [loop.index.name])
+    index = region.args[0]
+    mapping: dict[Value, Value] = {loop.index: index}
+    body = Builder(region, loc=store.loc)
+    around: list[tile.ParallelOp] = []
+    for op in ancestors(store):
+        if op is loop:
+            break
+        assert isinstance(op, tile.ParallelOp), "a total's place is one of points"
+        around.insert(0, op)
+    for parallel in around:
+        inner = Region([arg.type for arg in parallel.body.args], [arg.name for arg in parallel.body.args])
+        mapping.update(zip(parallel.body.args, inner.args, strict=True))
+        body.insert(tile.ParallelOp(regions=[inner], **parallel.attributes))
+        body = Builder(inner, loc=store.loc)
+    values = _copied(body, [value for value, _ in total.update.terms], loop, mapping)
+    signs = [sign for _, sign in total.update.terms]
+    value = term_of(Update(store, total.update.kind, list(zip(values, signs, strict=True))), body)
+    if total.moves:
+        place = _copied(body, list(store.indices), loop, mapping)
+        begin = body.insert(tile.LoadOp(store.buffer, place, None, None)).result
+        is_first = compared(body, index, "eq", body.constant(walked.start, index.type))
+        value = selected(body, is_first, begin, value)
+    indices = [mapping[each] for each in order]
+    mapping[loop.index] = number_of(body, index, walked.start)
+    body.insert(tile.StoreOp(value, terms, [mapping[each] for each in order]))
+    scf.yielding(region)
+    outside = Builder.at(loop)
+    bounds = [outside.constant(number, index.type) for number in (walked.start, walked.stop, 1)]
+    return outside.insert(scf.ForOp(*bounds, [], regions=[region])), indices
+
+
+def _copied(builder: Builder, values: list[Value], loop: scf.ForOp, mapping: dict[Value, Value]) -> list[Value]:
+    """Values that are computed in a loop, computed again elsewhere."""
+    ops = {each.op for each in reached(values, operands_of) if each.op is not None and each not in mapping}
+    for op in sorted((op for op in ops if loop in ancestors(op)), key=lambda op: _position(op, loop)):
+        builder.insert(op.clone(mapping))
+    return [mapping.get(value, value) for value in values]
+
+
+def _position(op: Operation, loop: scf.ForOp) -> tuple[float, ...]:
+    """Where an operation stands in the text of a loop."""
+    orders = [op.order]
+    for around in ancestors(op):
+        if around is loop:
+            break
+        orders.insert(0, around.order)
+    return tuple(orders)

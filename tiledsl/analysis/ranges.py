@@ -372,10 +372,6 @@ def _remainder(a: Interval, b: Interval, floor: bool) -> Interval | None:
     return Interval(max(a.lo, 1 - b.hi), max(0, min(a.hi, b.hi - 1)))
 
 
-def _all_ones(number: float | int) -> int:
-    return int((1 << int(number).bit_length()) - 1)
-
-
 def _division(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:
     b = _divisor(b)
     return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
@@ -389,7 +385,8 @@ def _masked(op: arith.AndOp, a: Interval, b: Interval) -> Interval | None:
 def _joined(op: arith.OrOp | arith.XorOp, a: Interval, b: Interval) -> Interval | None:
     if a.lo < 0 or b.lo < 0:
         return None
-    return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, _all_ones(max(a.hi, b.hi)))
+    all_ones = (1 << int(max(a.hi, b.hi)).bit_length()) - 1
+    return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, all_ones)
 
 
 def _shifted(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:

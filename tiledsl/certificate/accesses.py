@@ -237,7 +237,9 @@ class Accesses:
         """A variable for each position, of which the type is known."""
         info = ELEMENTS.get(value.dtype)
         lo, hi = (0, 0) if info is None else (int(info.low), int(info.high)) if info.kind != "float" else (0, 0)
-        role: Role = "data" if isinstance(value.op, _OF_DATA) or is_float(_first_dtype(value)) else "unknown"
+        sources = value.op.operands if value.op is not None else []
+        of_data = isinstance(value.op, _OF_DATA) or any(is_float(source.dtype) for source in sources[:1])
+        role: Role = "data" if of_data else "unknown"
         made: dict[Position, Variable] = {}
 
         def element(position: Position) -> Term:
@@ -506,11 +508,6 @@ def _described_buffer(value: Value) -> Value:
     while isinstance(value.op, triton.DescriptorOp):
         value = value.op.buffer
     return value
-
-
-def _first_dtype(value: Value) -> str:
-    """The element type that a value was computed from."""
-    return value.op.operands[0].dtype if value.op is not None and value.op.operands else ""
 
 
 _OF_DATA = (tile.LoadOp, triton.LoadOp, tile.LoadBlockOp, triton.LoadBlockOp)

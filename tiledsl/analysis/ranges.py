@@ -286,12 +286,11 @@ def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
         yield from _facts(op.lhs)
         yield from _facts(op.rhs)
     elif isinstance(op, arith.CmpOp):
-        mirrored = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq"}
         left, right = arith.constant_of(op.lhs), arith.constant_of(op.rhs)
         if type(right) is int:
             yield op.lhs, op.predicate, right
-        elif type(left) is int and op.predicate in mirrored:
-            yield op.rhs, mirrored[op.predicate], left
+        elif type(left) is int:
+            yield op.rhs, arith.MIRRORED[op.predicate], left
 
 
 def origin(value: Value) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.dependence import ancestors, stripped
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed
 from tiledsl.certificate.elements import RULES, Position, described, projected, source_position
@@ -344,7 +344,8 @@ class Accesses:
             owner = pointer.owner
             around = owner.parent if isinstance(owner, Region) else None
             if isinstance(around, triton.LaunchOp):
-                return _described_buffer(around.arguments[around.body.args.index(pointer)]), FALSE
+                given = around.arguments[around.body.args.index(pointer)]
+                return stripped(given, triton.DescriptorOp), FALSE
         raise Unfollowed(f"a pointer comes from {'a region' if op is None else op.name}")
 
     def _length(self, type: BufferType) -> Term:
@@ -362,7 +363,7 @@ class Accesses:
         self, op: Operation, when: Term, buffer: Value, starts: Sequence[Value], tile_: Value, axes: Sequence[int]
     ) -> Access:
         descriptor = self._outside(buffer).op
-        buffer = _described_buffer(self._outside(buffer))
+        buffer = stripped(self._outside(buffer), triton.DescriptorOp)
         lanes = self.lanes(tile_.shape, op.loc)
         dims = buffer.type.shape if isinstance(buffer.type, BufferType) else ()
         indices = [self.element(start, ()) for start in starts]
@@ -502,12 +503,6 @@ def _joined(op: tile.StoreOp) -> tuple[int, ...]:
 def _moved_value(op: Operation) -> Value:
     """The tile that a block access reads or writes."""
     return op.results[0] if op.results else op.operands[0]
-
-
-def _described_buffer(value: Value) -> Value:
-    while isinstance(value.op, triton.DescriptorOp):
-        value = value.op.buffer
-    return value
 
 
 _OF_DATA = (tile.LoadOp, triton.LoadOp, tile.LoadBlockOp, triton.LoadBlockOp)

@@ -383,6 +383,8 @@ class ShrOp(BinaryOp):
 PREDICATES: dict[str, Callable[[Any, Any], bool]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
+MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}  # for operands that change places
+INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}  # what holds where one does not
 
 
 class CmpOp(Elementwise):

@@ -11,8 +11,6 @@ from tiledsl.certificate.algebra import COMPARE, Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.ir.types import ELEMENTS, is_float
 
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
-
 
 class Tensor:
     """A block of elements, or a scalar. For the dtype "*float16", `array` has offsets into `memory`, in elements."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.dependence import depends_on, operands_of, reached
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.digests import digest
@@ -213,7 +213,7 @@ class _Reader:
         if op.parent is not loop.body or constant_of(loop.lower) != 0 or constant_of(loop.step) != 1:
             return None
         extent, trips = op.a.shape[1], constant_of(loop.upper)
-        if not all(self._ascends(side, loop.index, extent, axis) for side, axis in ((op.a, 1), (op.b, 0))):
+        if not all(self._ascends(side, loop.index, extent) for side in (op.a, op.b)):
             return None
         sides = [_strip(self.form(side)) for side in (op.a, op.b)]  # their elements come in order, as was seen
         length = None if trips is None else int(trips) * extent
@@ -222,18 +222,12 @@ class _Reader:
             length = min(length, *known)
         return ("dot", op.precision, op.accumulator.dtype, *sides, length)
 
-    def _loads(self, value: Value, found: list[tile.LoadOp] | None = None) -> list[tile.LoadOp]:
+    def _loads(self, value: Value) -> list[tile.LoadOp]:
         """What a value is computed from, elementwise or by moving elements, of global memory."""
-        found = [] if found is None else found
-        op = value.op
-        if isinstance(op, tile.LoadOp):
-            found.append(op)
-        elif op is not None and len(found) < 64:
-            for each in op.operands:
-                self._loads(each, found)
-        return found
+        values = reached([value], lambda each: [] if isinstance(each.op, tile.LoadOp) else operands_of(each))
+        return [each.op for each in values if isinstance(each.op, tile.LoadOp)]
 
-    def _ascends(self, side: Value, index: Value, extent: int, axis: int) -> bool:
+    def _ascends(self, side: Value, index: Value, extent: int) -> bool:
         """Whether iteration k has the elements from k * extent on, in order, of each operand that the loop loads."""
         for load in self._loads(side):
             moving = [each for each in load.indices if depends_on(each, [index])]

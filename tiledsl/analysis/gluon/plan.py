@@ -63,11 +63,11 @@ def make_plan(
         raise NotRecognised(
             f"two stages need {once + 2 * stage_bytes} bytes of shared memory of {shared_bytes}", loops.query
         )
-    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, parts, loops.query)
+    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, parts)
     return Plan(min(wanted, possible), in_registers, in_query)
 
 
-def query_in_registers(columns: int, depth: int, width: int, parts: int, query: object) -> bool:
+def query_in_registers(columns: int, depth: int, width: int, parts: int) -> bool:
     """Whether Q's fragments fit beside scores, accumulator and weights, with a tenth of the registers to spare."""
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
     tiles = columns // 2 + width // 2 + columns // 4

@@ -254,7 +254,7 @@ def test_neighbours_move_one_tunable_by_one_step() -> None:
     ("arguments", "message"),
     [
         (("simulated annealing", 3, [0]), "there is no search 'simulated annealing'"),
-        (("random", 3, [0], 0), "budget is 0"),
+        (("random", 3, [0], 0), "max_trials is 0"),
     ],
 )
 def test_bad_requests(arguments: Any, message: str) -> None:

@@ -31,7 +31,8 @@ def place_of(function: Callable[..., Any]) -> dict[str, str]:
     file = getattr(module, "__file__", None)
     if file is None or not os.path.isfile(file):
         raise Unreachable("no file defines it")
-    if not _is(_named(module, name), function):
+    found = _named(module, name)
+    if function not in (found, getattr(found, "function", None)):
         raise Unreachable(f"its module has something else as {name}")
     spec = getattr(module, "__spec__", None)
     imported = function.__module__
@@ -60,10 +61,6 @@ def _named(module: Any, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
-
-
-def _is(found: Any, function: Any) -> bool:
-    return found is function or getattr(found, "function", None) is function
 
 
 def _script(file: str) -> Any:

@@ -249,7 +249,8 @@ class TuningRun:
     def _ask(self, strategy: Strategy, ahead: Sequence[int] = ()) -> None:
         """Start what the strategy wants next, if there is nothing to compile left; before that what is `ahead`."""
         while not strategy.done and not self._compiling and not self._is_late():
-            wanted = strategy.ask(len(self.trials) if isinstance(strategy, Exhaustive) else self._batch())
+            batch = max(16, 4 * current(jobs=self.options.jobs).workers)
+            wanted = strategy.ask(len(self.trials) if isinstance(strategy, Exhaustive) else batch)
             if not wanted:
                 break
             again = [index for index in wanted if index in self._shares]
@@ -264,18 +265,14 @@ class TuningRun:
     def _time_again(self, index: int) -> bool:
         """Time a configuration for longer, if it was timed; False where that tells nothing new."""
         trial = self.trials[index]
-        kernel = (
-            self._runner(index) if self.measured and self._is_ready and trial.ok and trial.same_as is None else None
-        )
+        can_be = self.measured and self._is_ready and trial.ok and trial.same_as is None
+        kernel = self._runner(index) if can_be else None
         if kernel is None or self._rig is None:
             return False
         self._running.add(index)
         place = self._places.setdefault(index, len(self._places))
         self._rig.pool.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
         return True
-
-    def _batch(self) -> int:
-        return max(16, 4 * current(jobs=self.options.jobs).workers)
 
     def _start_all(self, wanted: Sequence[int]) -> None:
         tasks = []

@@ -128,7 +128,7 @@ def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     return gluon.ScheduleOp(
         form="skewed",
         runs=runs,
-        query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, parts, None),
+        query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, parts),
         packed=parts > 2 and ELEMENTS[loops.loops[0].product.a.dtype].bits == 16,
     )
 

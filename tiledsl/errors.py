@@ -176,7 +176,7 @@ def way_out(python: str, command_line: str) -> str:
 
 def meant(name: str, known: Iterable[str], otherwise: str = "there are") -> str:
     """The end of a message about a name that is none of those known: the one that was probably meant, else all."""
-    import difflib  # as settings.py has it
+    import difflib  # only a mistake asks for it
 
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, 1)

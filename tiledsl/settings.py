@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl import tracebacks
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 
 PREFIX = "TILEDSL_"
 MISSES = "*.csv"
@@ -77,9 +77,13 @@ def _user_cache() -> Path:
     return user_cache_path("tiledsl", appauthor=False)
 
 
-def _about(parse: Callable[[object], object], allowed: str, meaning: str) -> dict[str, Any]:
-    """A field's parser (ValueError if the value is not allowed), and the texts for errors and for docs/settings.md."""
-    return {"parse": parse, "allowed": allowed, "meaning": meaning}
+def _setting(default: Any, parse: Callable[[object], object], allowed: str, meaning: str) -> Any:
+    """A field with its parser (ValueError if the value is not allowed), and the texts for errors and docs/settings.md.
+    default: its value, or a function that finds it."""
+    about = {"parse": parse, "allowed": allowed, "meaning": meaning}
+    return (
+        field(default_factory=default, metadata=about) if callable(default) else field(default=default, metadata=about)
+    )
 
 
 _TARGETS = "auto, interpret, cuda, cuda:NN or hip:gfxNNN"
@@ -92,74 +96,40 @@ _LOG_LEVELS = "debug, info, warning or error"
 class Settings:
     """The values in force for one call. `current()` makes one; every field is checked on construction."""
 
-    target: str = field(
-        default="auto",
-        metadata=_about(
-            _matching(r"auto|interpret|cuda(:\d+)?|hip:gfx[0-9a-f]+"),
-            _TARGETS,
-            f"What kernels are compiled for unless a call names a target: {_TARGETS}",
-        ),
+    target: str = _setting(
+        "auto", _matching(r"auto|interpret|cuda(:\d+)?|hip:gfx[0-9a-f]+"), _TARGETS,
+        f"What kernels are compiled for unless a call names a target: {_TARGETS}",
+    )  # fmt: skip
+    cache_dir: Path = _setting(_user_cache, _folder, "a folder", "Where compiled kernels and tuning results are stored")
+    verify_each: bool = _setting(True, _boolean, "1 or 0", "Run the IR verifier after every pass")
+    print_after: str = _setting(
+        "", _matching(r"|[a-z][a-z0-9]*(-[a-z0-9]+)*"), _PRINT_AFTER, f"Print the IR after these passes: {_PRINT_AFTER}"
     )
-    cache_dir: Path = field(
-        default_factory=_user_cache,
-        metadata=_about(_folder, "a folder", "Where compiled kernels and tuning results are stored"),
+    dump_dir: Path | None = _setting(
+        None, _folder_or_none, "a folder, or nothing", "Write the IR after every pass to this folder"
     )
-    verify_each: bool = field(
-        default=True,
-        metadata=_about(_boolean, "1 or 0", "Run the IR verifier after every pass"),
+    always_tune: bool = _setting(False, _boolean, "1 or 0", "Tune again even if there is a cached result")
+    strict_versions: bool = _setting(
+        True, _boolean, "1 or 0", "Tune again after a change of tiledsl, Triton or the driver; 0: only warn"
     )
-    print_after: str = field(
-        default="",
-        metadata=_about(
-            _matching(r"|[a-z][a-z0-9]*(-[a-z0-9]+)*"),
-            _PRINT_AFTER,
-            f"Print the IR after these passes: {_PRINT_AFTER}",
-        ),
+    jobs: int = _setting(
+        0, _count, "a whole number, 0 for all cores", "Number of compilation processes; 0 for all cores"
     )
-    dump_dir: Path | None = field(
-        default=None,
-        metadata=_about(_folder_or_none, "a folder, or nothing", "Write the IR after every pass to this folder"),
-    )
-    always_tune: bool = field(
-        default=False,
-        metadata=_about(_boolean, "1 or 0", "Tune again even if there is a cached result"),
-    )
-    strict_versions: bool = field(
-        default=True,
-        metadata=_about(_boolean, "1 or 0", "Tune again after a change of tiledsl, Triton or the driver; 0: only warn"),
-    )
-    jobs: int = field(
-        default=0,
-        metadata=_about(_count, "a whole number, 0 for all cores", "Number of compilation processes; 0 for all cores"),
-    )
-    log_level: str = field(
-        default="warning",
-        metadata=_about(
-            _matching("debug|info|warning|error"),
-            _LOG_LEVELS,
-            f"The lowest level that the logger `tiledsl` shows: {_LOG_LEVELS}",
-        ),
-    )
-    tuned_configs: tuple[Path, ...] = field(
-        default=(),
-        metadata=_about(
-            _folders,
-            f"folders, with {os.pathsep!r} between them",
-            f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them; in "
-            "`FOLDER/*.csv`, the calls that they do not serve are collected",
-        ),
-    )
-    ranges: str = field(
-        default="",
-        metadata=_about(
-            _matching("|nvtx|proton"),
-            _RANGES,
-            f"Ranges around calls of kernels, which name the kernel and its configuration in a profile: {_RANGES}",
-        ),
-    )
-    full_tracebacks: bool = field(
-        default=False,
-        metadata=_about(_boolean, "1 or 0", "Show all frames of a mistake's traceback; 0: those of the user's code"),
+    log_level: str = _setting(
+        "warning", _matching("debug|info|warning|error"), _LOG_LEVELS,
+        f"The lowest level that the logger `tiledsl` shows: {_LOG_LEVELS}",
+    )  # fmt: skip
+    tuned_configs: tuple[Path, ...] = _setting(
+        (), _folders, f"folders, with {os.pathsep!r} between them",
+        f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them; in "
+        "`FOLDER/*.csv`, the calls that they do not serve are collected",
+    )  # fmt: skip
+    ranges: str = _setting(
+        "", _matching("|nvtx|proton"), _RANGES,
+        f"Ranges around calls of kernels, which name the kernel and its configuration in a profile: {_RANGES}",
+    )  # fmt: skip
+    full_tracebacks: bool = _setting(
+        False, _boolean, "1 or 0", "Show all frames of a mistake's traceback; 0: those of the user's code"
     )
 
     def __post_init__(self) -> None:
@@ -237,7 +207,7 @@ def unknown_variables() -> dict[str, str]:
     said = {}
     for variable in sorted(os.environ):
         if variable.startswith(PREFIX) and variable not in _VARIABLES and not variable.startswith(_OF_TESTS):
-            said[variable] = f"{variable} is not a setting; {_nearest(variable, _VARIABLES[: len(_FIELDS)])}"
+            said[variable] = f"{variable} is not a setting; {meant(variable, _VARIABLES[: len(_FIELDS)])}"
     return said
 
 
@@ -306,16 +276,9 @@ def table() -> str:
 def _named(overrides: dict[str, object]) -> dict[str, object]:
     for name, value in overrides.items():
         if name not in _FIELDS:
-            raise TileError(f"settings: there is no setting {name!r}", notes=[_nearest(name, list(_FIELDS))])
+            raise TileError(f"settings: there is no setting {name!r}", notes=[meant(name, _FIELDS)])
         overrides[name] = _checked(name, value, f"settings({name}={value!r})")
     return overrides
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else "there are " + ", ".join(known)
 
 
 def _checked(name: str, value: object, origin: str) -> object:

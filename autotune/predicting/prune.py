@@ -83,7 +83,7 @@ def prune_compiled(
     if shared is not None and shared > target.max_shared_bytes:
         return f"needs {shared} bytes of shared memory a block; {target} has {target.max_shared_bytes}"
     if registers is not None and warps is not None and target.kind == "cuda":
-        needed = _allocated(registers) * warps * target.warp_size
+        needed = -(-registers // 8) * 8 * warps * target.warp_size  # given to warps in steps of 256, 8 a thread
         if needed > target.registers_per_sm:
             return (
                 f"needs {registers} registers for each of {warps * target.warp_size} threads, {needed} in all;"
@@ -92,10 +92,6 @@ def prune_compiled(
     if spills is not None and max_spills is not None and spills > max_spills:
         return f"spills {spills} bytes of each thread's registers to memory; more than {max_spills} is hopeless"
     return None
-
-
-def _allocated(registers: int) -> int:
-    return -(-registers // 8) * 8  # given to warps in steps of 256, 8 a thread
 
 
 def _dtypes(work: Work, target: Target) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from tiledsl.autotuner.option import is_count
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.search.model_order import ModelOrder
 from tiledsl.autotuner.search.own import OwnSearch, SearchSpace, factory_of, registered
@@ -12,7 +13,7 @@ from tiledsl.autotuner.search.random_order import RandomOrder
 from tiledsl.errors import TileError
 
 EXHAUSTIVE_UP_TO = 256  # configurations; spaces above this are searched by the model's order
-_MODEL_SHARE = 8  # one in so many of a large space is tried, if no budget says otherwise
+_MODEL_SHARE = 8  # one in so many of a large space is tried, if max_trials does not say otherwise
 _LEAST_TRIALS = 64
 
 
@@ -40,7 +41,7 @@ def make_strategy(
     name: Any,
     size: int,
     order: Sequence[int],
-    budget: int | None = None,
+    max_trials: int | None = None,
     seed: int = 0,
     configs: Sequence[Mapping[str, Any]] | None = None,
     seconds: float | None = None,
@@ -49,26 +50,27 @@ def make_strategy(
 
     name: "exhaustive", "model", "random", or "auto": exhaustive for up to 256 configurations, "model" above; a name of
     register_search, or what it takes.
-    order: the indices that are not pruned, the most promising first. budget: how many may be tried; None: all, or for
-    "model" an eighth, at least 64. seconds: after which no more is asked, which whoever asks sees to: "model" then has
-    all of them to try, the best first. configs: all configurations; with them "model" knows the neighbours of the best.
+    order: the indices that are not pruned, the most promising first. max_trials: how many may be tried; None: all, or
+    for "model" an eighth, at least 64. seconds: after which no more is asked, which whoever asks sees to: "model" then
+    has all of them to try, the best first. configs: all configurations; with them "model" knows the neighbours of the
+    best.
     """
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
-        raise TileError(f"autotune: the search budget is {budget!r}; it must be a positive number of trials")
+    if max_trials is not None and not is_count(max_trials, 1):
+        raise TileError(f"autotune: max_trials is {max_trials!r}; it must be a positive number of trials")
     wrong = [index for index in order if not 0 <= index < size]
     assert not wrong and len(set(order)) == len(order), f"order names {wrong[:1] or 'a configuration twice'}"
     own = factory_of(name)
     if own is not None:
-        space = SearchSpace(configs if configs is not None else [{}] * size, tuple(order), budget, seconds, seed)
+        space = SearchSpace(configs if configs is not None else [{}] * size, tuple(order), max_trials, seconds, seed)
         return OwnSearch(own, space, name if isinstance(name, str) else "")
     if name == "auto":
-        name = "exhaustive" if len(order) <= EXHAUSTIVE_UP_TO and (budget or size) >= len(order) else "model"
-    pace = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
-    trials = len(order) if budget is None and seconds is not None else pace
+        name = "exhaustive" if len(order) <= EXHAUSTIVE_UP_TO and (max_trials or size) >= len(order) else "model"
+    pace = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if max_trials is None else max_trials
+    trials = len(order) if max_trials is None and seconds is not None else pace
     strategies: dict[str, Callable[[], Strategy]] = {
-        "exhaustive": lambda: Exhaustive(order, budget),
+        "exhaustive": lambda: Exhaustive(order, max_trials),
         "model": lambda: ModelOrder(order, trials, seed, configs, pace),
-        "random": lambda: RandomOrder(order, budget, seed),
+        "random": lambda: RandomOrder(order, max_trials, seed),
     }
     if name not in strategies:
         known = ", ".join(["auto", *strategies, *registered()])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 class Exhaustive:
-    """Asks for all configurations in the given order, or for the first `budget` of them."""
+    """Asks for all configurations in the given order, or for the first `max_trials` of them."""
 
-    def __init__(self, order: Sequence[int], budget: int | None = None) -> None:
-        self._left = list(order if budget is None else order[:budget])[::-1]
+    def __init__(self, order: Sequence[int], max_trials: int | None = None) -> None:
+        self._left = list(order if max_trials is None else order[:max_trials])[::-1]
 
     @property
     def done(self) -> bool:

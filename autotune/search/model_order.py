@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FIRST_SHARE = 0.5  # of the budget: the top of the model's order
+_FIRST_SHARE = 0.5  # of the trials: the top of the model's order
 _SURPRISES = 0.1  # of the first share: drawn from the rest of the order, where the model may be wrong
 _FIRST_PARENTS = 8
 _KEPT = 4  # one in so many goes on to the next round of halving, which measures for so many times as long
@@ -17,29 +17,29 @@ _FAR = 1.25  # times the best latency: slower ones are out at once
 
 
 class ModelOrder:
-    """Four phases, the first three within `budget` trials.
+    """Four phases, the first three within `max_trials` trials.
 
     1. The top of the model's order, with one in ten drawn from the rest by `seed`.
     2. Rounds around the best measured: the neighbours (one tunable moved to its next value) of the best 8, then of the
        best 4, 2, 1, and of each new best after that, until the best has no untried neighbour.
-    3. What is left of the budget goes on along the model's order.
+    3. What is left of the trials goes on along the model's order.
     4. Successive halving (Jamieson and Talwalkar, 2016): up to here each was measured for a sixteenth of the time. The
        best quarter is measured again for four times as long, then the best quarter of those, until few are left.
 
-    pace: the trials by which the phases are sized, where the budget is one of time; else the budget.
+    pace: the trials by which the phases are sized, where seconds limit the search; else max_trials.
     """
 
     def __init__(
         self,
         order: Sequence[int],
-        budget: int,
+        max_trials: int,
         seed: int = 0,
         configs: Sequence[Mapping[str, Any]] | None = None,
         pace: int | None = None,
     ) -> None:
         self._rank = {index: position for position, index in enumerate(order)}
-        self._budget = min(budget, len(order))
-        self._pace = min(self._budget, pace or budget)
+        self._max_trials = min(max_trials, len(order))
+        self._pace = min(self._max_trials, pace or max_trials)
         self._neighbours = Neighbours([configs[index] for index in order], list(order)) if configs is not None else None
         self._times: Counter[int] = Counter()  # asked for
         self._open: set[int] = set()
@@ -50,7 +50,7 @@ class ModelOrder:
         self._queue = self._first(list(order), seed)
 
     def _first(self, order: list[int], seed: int) -> list[int]:
-        count = max(1, round(self._pace * _FIRST_SHARE)) if self._neighbours is not None else self._budget
+        count = max(1, round(self._pace * _FIRST_SHARE)) if self._neighbours is not None else self._max_trials
         surprises = int(count * _SURPRISES)
         top, rest = order[: count - surprises], order[count - surprises :]
         return top + random.Random(seed).sample(rest, min(surprises, len(rest)))
@@ -83,7 +83,7 @@ class ModelOrder:
         """Choose the next round, unless answers are missing that it depends on."""
         if self._open or self._finished:
             return
-        left = self._budget - len(self._times)
+        left = self._max_trials - len(self._times)
         self._queue = self._next_round()[:left] if left > 0 else self._halve()
         self._finished = not self._queue
 

@@ -17,13 +17,13 @@ class SearchSpace:
     """What a search strategy of a user is made for.
 
     configs: all configurations; a strategy names them by index. order: the indices of those that the target's limits
-    leave, the most promising first as the cost model predicts. budget: how many configurations may be tried; None: all.
+    leave, the most promising first as the cost model predicts. max_trials: how many may be tried; None: all.
     seconds: after which no more is asked; None: no limit. seed: for random numbers, so that runs are alike.
     """
 
     configs: Sequence[Mapping[str, Any]]
     order: tuple[int, ...]
-    budget: int | None = None
+    max_trials: int | None = None
     seconds: float | None = None
     seed: int = 0
 
@@ -66,7 +66,7 @@ def factory_of(search: Any) -> Factory | None:
 
 
 class OwnSearch:
-    """A user's strategy as the tuner asks it: only configurations that can be tried, each once, within the budget.
+    """A user's strategy as the tuner asks it: only configurations that can be tried, each once, within max_trials.
 
     What the user's code raises, and indices that there are not, become TileErrors that name the strategy.
     """
@@ -75,7 +75,7 @@ class OwnSearch:
         self._name = f"autotune: the search {name or getattr(make, '__name__', repr(make))}"
         self._space = space
         self._left = set(space.order)
-        self._count = len(space.order) if space.budget is None else min(space.budget, len(space.order))
+        self._count = len(space.order) if space.max_trials is None else min(space.max_trials, len(space.order))
         self._waiting: dict[int, int] = {}  # how often each was asked for whose outcome is not known
         self._known: dict[int, float | None] = dict.fromkeys(range(len(space.configs)))
         for index in space.order:

@@ -9,9 +9,9 @@ from tiledsl.autotuner.search.exhaustive import Exhaustive
 
 
 class RandomOrder(Exhaustive):
-    """Asks for `budget` configurations in random order. It does not see the model: the sample has no bias."""
+    """Asks for `max_trials` configurations in random order. It does not see the model: the sample has no bias."""
 
-    def __init__(self, order: Sequence[int], budget: int | None, seed: int) -> None:
+    def __init__(self, order: Sequence[int], max_trials: int | None, seed: int) -> None:
         shuffled = sorted(order)
         random.Random(seed).shuffle(shuffled)
-        super().__init__(shuffled, budget)
+        super().__init__(shuffled, max_trials)

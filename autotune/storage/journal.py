@@ -35,7 +35,7 @@ def encode(trial: Trial) -> Record:
     """A trial as a record. Numbers that JSON does not have become null, values of a configuration text."""
     values = {name: plain(getattr(trial, name)) for name in _KEPT}
     values["message"] = trial.message[:_LONGEST_MESSAGE]
-    shown = {name: value if _is_plain(value) else value_text(value) for name, value in trial.config.items()}
+    shown = {name: value if plain(value) is value else value_text(value) for name, value in trial.config.items()}
     return {"schema": SCHEMA, "time": round(time.time(), 6), "key": config_key(trial.config), "config": shown, **values}
 
 
@@ -84,10 +84,6 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{str(value)[:40]!r} is not a time or error")
     return float(value)
-
-
-def _is_plain(value: Any) -> bool:
-    return plain(value) is value
 
 
 def read_journal(path: Path) -> tuple[dict[str, Record], int]:

@@ -114,10 +114,10 @@ class TunedConfigs:
         first = next(self.matches(call), None)
         if first is not None:
             return first
-        paths = [path_of(folder, self._function.name, call.target) for folder in folders]
-        there = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
+        there = self._files(call.target)
         if not there:
-            return TunedMatch("none", "; ".join(_why_not_there(path) for path in paths))
+            paths = [path_of(folder, self._function.name, call.target) for folder in folders]
+            return TunedMatch("none", "; ".join(map(_why_not_there, paths)))
         refused = [
             self.mismatch_reason(entry.config, entry.source) or self.without_class(file, entry)
             for _, file in there
@@ -126,6 +126,10 @@ class TunedConfigs:
         why = next(filter(None, refused), "")
         shown = f"no entry of {', '.join(str(path) for path, _ in there)} serves it"
         return TunedMatch("none", f"{shown}; {sum(map(bool, refused))} are not used: {why}" if why else shown)
+
+    def _files(self, target: Target) -> list[tuple[Path, TunedFile]]:
+        paths = (path_of(folder, self._function.name, target) for folder in self.folders())
+        return [(path, file) for path in paths if (file := load(path)) is not None]
 
     def matches(self, call: BoundCall) -> Iterator[TunedMatch]:
         """What may serve a call, the best first."""
@@ -192,8 +196,7 @@ class TunedConfigs:
 
     def _usable(self, target: Target) -> list[Usable]:
         """The entries and defaults that fit the function. The others are told, each file's for a reason at once."""
-        paths = [path_of(folder, self._function.name, target) for folder in self.folders()]
-        files = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
+        files = self._files(target)
         known, found = self._last
         same = len(known) == len(files) and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(known, files))
         if not same:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.dependence import depends_on, operands_of, reached
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.digests import digest
@@ -42,6 +42,7 @@ _HARMLESS = (
 _WARPS = "lower-to-triton.num_warps"
 _EXACT = ("max", "min", "absmax", "and", "or", "xor")  # reductions whose order does not show
 _EXACT_ATOMICS = ("max", "min", "and", "or", "xor", "exchange", "load", "store")
+_ADD_UP = (tensor.DotOp, tensor.ReduceOp, tensor.ScanOp, tile.AtomicOp, scf.ForOp, scf.WhileOp)
 _INT = ("int",)  # the form of whole numbers that no float went into: they are exact, whatever computes them
 _MOST_FORMS = 20_000
 
@@ -126,7 +127,7 @@ class _Reader:
 
     def kernel(self, kernel: tile.KernelOp) -> Any:
         self._forms, self._index, self.varies = {}, {}, ""
-        self.ordered = self.ordered or any(map(_adds_up, kernel.walk()))
+        self.ordered = self.ordered or any(isinstance(op, _ADD_UP) for op in kernel.walk())
         for arg in kernel.body.args:
             self._forms[arg] = _INT
             self._index[arg] = ("block",)
@@ -212,27 +213,21 @@ class _Reader:
         if op.parent is not loop.body or constant_of(loop.lower) != 0 or constant_of(loop.step) != 1:
             return None
         extent, trips = op.a.shape[1], constant_of(loop.upper)
-        if not all(self._ascends(side, loop.index, extent, axis) for side, axis in ((op.a, 1), (op.b, 0))):
+        if not all(self._ascends(side, loop.index, extent) for side in (op.a, op.b)):
             return None
-        sides = [self._without_index(side) for side in (op.a, op.b)]
+        sides = [_strip(self.form(side)) for side in (op.a, op.b)]  # their elements come in order, as was seen
         length = None if trips is None else int(trips) * extent
         known = [size for side in (op.a, op.b) for size in self._sizes_along(side, loop.index)]
         if length is not None and known and all(isinstance(size, int) for size in known):
             length = min(length, *known)
         return ("dot", op.precision, op.accumulator.dtype, *sides, length)
 
-    def _loads(self, value: Value, found: list[tile.LoadOp] | None = None) -> list[tile.LoadOp]:
+    def _loads(self, value: Value) -> list[tile.LoadOp]:
         """What a value is computed from, elementwise or by moving elements, of global memory."""
-        found = [] if found is None else found
-        op = value.op
-        if isinstance(op, tile.LoadOp):
-            found.append(op)
-        elif op is not None and len(found) < 64:
-            for each in op.operands:
-                self._loads(each, found)
-        return found
+        values = reached([value], lambda each: [] if isinstance(each.op, tile.LoadOp) else operands_of(each))
+        return [each.op for each in values if isinstance(each.op, tile.LoadOp)]
 
-    def _ascends(self, side: Value, index: Value, extent: int, axis: int) -> bool:
+    def _ascends(self, side: Value, index: Value, extent: int) -> bool:
         """Whether iteration k has the elements from k * extent on, in order, of each operand that the loop loads."""
         for load in self._loads(side):
             moving = [each for each in load.indices if depends_on(each, [index])]
@@ -246,10 +241,6 @@ class _Reader:
             assert isinstance(load.buffer.type, BufferType)
             sizes += [load.buffer.type.shape[n] for n, each in enumerate(load.indices) if depends_on(each, [index])]
         return sizes
-
-    def _without_index(self, side: Value) -> Form:
-        """A side of a chain: where its elements come from is known to be in order."""
-        return _strip(self.form(side))
 
     def form(self, value: Value) -> Form:
         form = self._forms.get(value)
@@ -273,7 +264,7 @@ class _Reader:
             case tile.LoadOp() | tile.LoadBlockOp():
                 name = self._buffer(op.buffer)
                 before = self.stored.get(name, ())
-                if not is_float and not _has_float(before):
+                if not is_float and before in ((), _INT):
                     return _INT
                 places: tuple[Form, ...] = ()
                 if self.ordered:
@@ -364,14 +355,6 @@ def _strip(form: Form) -> Form:
 def _is_start(form: Form) -> bool:
     """Whether an index says where a tile begins, or counts from there."""
     return isinstance(form, str) or form in (("block",), ("host",), ("tile",))
-
-
-def _has_float(form: Form) -> bool:
-    return form != () and form != _INT
-
-
-def _adds_up(op: Operation) -> bool:
-    return isinstance(op, (tensor.DotOp, tensor.ReduceOp, tensor.ScanOp, tile.AtomicOp, scf.ForOp, scf.WhileOp))
 
 
 def _trips(op: scf.ForOp) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.dialects.arith import (
+    INVERTED,
+    MIRRORED,
     AddOp,
     BinaryOp,
     CastOp,
@@ -25,9 +27,6 @@ from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize.control_flow import CONTROL_FLOW_PATTERNS
 from tiledsl.passes.dce import drop_dead_carried, erase_unused
-
-MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}
 
 
 @pattern(*(op for op in vars(arith).values() if isinstance(op, type) and issubclass(op, BinaryOp) and op.commutes))

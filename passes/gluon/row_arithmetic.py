@@ -10,11 +10,10 @@ from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor
-from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.arith import MIRRORED, constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import TensorType
-from tiledsl.passes.canonicalize import MIRRORED
 from tiledsl.passes.index_arithmetic import materialize
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 from tiledsl.analysis.affine import form_bounds, linear_form
@@ -313,10 +314,8 @@ class _KernelLowering:
         """The distance between neighbours along each dimension, in elements."""
         if type.strides is not None:
             return [self.extent(stride) for stride in type.strides]
-        strides = [constant_form(1)]
-        for dim in reversed(type.shape[1:]):
-            strides.append(strides[-1].times(self.extent(dim)))
-        return strides[::-1] if type.shape else []
+        sizes = map(self.extent, reversed(type.shape[1:]))
+        return [*accumulate(sizes, LinearForm.times, initial=constant_form(1))][::-1] if type.shape else []
 
     def extent(self, dim: int | str) -> LinearForm:
         if isinstance(dim, int):

@@ -60,7 +60,7 @@ def accesses_in(loop: scf.ForOp, *others: type[Operation]) -> dict[Value, list[A
         if isinstance(op, (tile.LoadOp, tile.StoreOp)) or isinstance(op, others) and isinstance(op, tile.AtomicOp):
             accesses.setdefault(op.buffer, []).append(op)
         elif isinstance(op, scf.ForOp):
-            if op.inits or op.num_stages or any(_varies(bound, inside) for bound in op.operands):
+            if op.inits or op.num_stages or any(each in inside and constant_of(each) is None for each in op.operands):
                 return None
         elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *others)) or (op.is_pure and not op.regions)):
             return None
@@ -83,10 +83,6 @@ def _branches(region: Region) -> Iterator[Region]:
 
 def _made_by(op: Operation) -> Iterable[Value]:
     return (*op.results, *(arg for region in op.regions for arg in region.args))
-
-
-def _varies(value: Value, inside: set[Value]) -> bool:
-    return value in inside and constant_of(value) is None
 
 
 def has_views(buffer: Value) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
+from tiledsl.analysis.parallel_locals import is_in_parallel
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
@@ -23,7 +24,7 @@ def updates_of(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[U
     type = tile.buffer_type(buffer)
     if type.scope == "global" or updates[0].kind == "add" and _is_narrow(type.dtype):
         return None
-    if type.scope == "local" and any(_in_parallel(op) for op in buffer.uses if isinstance(op, tile.StoreOp)):
+    if type.scope == "local" and any(is_in_parallel(op) for op in buffer.uses if isinstance(op, tile.StoreOp)):
         return None  # which each point has for itself
     stays = all(_stays(index, loop, inside) for each in updates for index in each.store.indices)
     return updates if stays else None
@@ -31,10 +32,6 @@ def updates_of(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[U
 
 def _is_narrow(dtype: str) -> bool:
     return is_float(dtype) and ELEMENTS[dtype].bits < 32
-
-
-def _in_parallel(op: Operation) -> bool:
-    return any(isinstance(each, tile.ParallelOp) for each in ancestors(op))
 
 
 def _stays(index: Value, loop: scf.ForOp, inside: set[Value]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.parallel_locals import is_in_parallel
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Region, Value
@@ -33,7 +33,7 @@ def temporary_of(ops: list[Access], loop: scf.ForOp) -> Temporary | None:
         return None
     if type.static_shape != tuple(extent_of(arg) for arg in args):
         return None
-    if any(isinstance(op, tile.ParallelOp) for op in ancestors(loop)):
+    if is_in_parallel(loop):
         return None
     reads = [op for op in ops if isinstance(op, tile.LoadOp)]
     return None if any(precedes(op, store, loop) for op in reads) else Temporary(store, reads)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import ancestors
-from tiledsl.analysis.parallel_locals import check_locals
+from tiledsl.analysis.parallel_locals import check_locals, is_in_parallel
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
@@ -61,7 +60,9 @@ class VectorizeParallel(Pass):
         # A reducer says nothing of its order.
         atomics = (op for op in program.root.walk() if isinstance(op, tile.AtomicOp))
         shared = any(tile.is_on_chip(op.buffer) for op in atomics) or any(
-            shared_updates(Variance(op)) for op in of_kinds(program.root.walk(), tile.ParallelOp) if _is_outermost(op)
+            shared_updates(Variance(op))
+            for op in of_kinds(program.root.walk(), tile.ParallelOp)
+            if not is_in_parallel(op)
         )
         return frozenset({"reassociation"} if shared else ())
 
@@ -81,10 +82,6 @@ class VectorizeParallel(Pass):
                 if before is not None:
                     op.out.replace_with(before)
                 op.erase()
-
-
-def _is_outermost(op: tile.ParallelOp) -> bool:
-    return not any(isinstance(around, tile.ParallelOp) for around in ancestors(op))
 
 
 class _Vectorizer:

@@ -69,7 +69,7 @@ def test_a_strategy_is_asked_for_each_configuration_once() -> None:
     tried = recording.replay(strategy)
     assert len(tried) == len(set(tried)) == 30 and set(tried) <= set(recording.order)
     space = made[0].space
-    assert (space.configs, space.order, space.budget, space.seconds, space.seed) == (
+    assert (space.configs, space.order, space.max_trials, space.seconds, space.seed) == (
         recording.configs, tuple(recording.order), 30, 9.0, 5,
     )  # fmt: skip
     assert {index for index, _ in made[0].told} >= set(tried)

@@ -110,7 +110,7 @@ def test_a_run_is_the_same_for_the_same_seed() -> None:
 def test_without_neighbours_the_model_search_follows_the_order() -> None:
     assert make_strategy("model", 10, [5, 3, 9, 1], 3).ask(10)[:2] == [5, 3]
     assert make_strategy("exhaustive", 10, [5, 3, 9, 1]).ask(10) == [5, 3, 9, 1]
-    assert make_strategy("exhaustive", 10, [5, 3, 9, 1], budget=2).ask(10) == [5, 3]
+    assert make_strategy("exhaustive", 10, [5, 3, 9, 1], max_trials=2).ask(10) == [5, 3]
 
 
 @pytest.mark.parametrize(("budget", "first"), [(1, [5]), (2, [5]), (3, [5, 3]), (4, [5, 3])])
@@ -124,13 +124,13 @@ def test_auto_is_exhaustive_for_small_spaces() -> None:
     kind: Callable[..., str] = lambda size, **options: (
         type(make_strategy("auto", size, range(size), **options)).__name__
     )
-    assert (kind(256), kind(257), kind(100, budget=50)) == ("Exhaustive", "ModelOrder", "ModelOrder")
-    assert kind(100, budget=100) == "Exhaustive"
+    assert (kind(256), kind(257), kind(100, max_trials=50)) == ("Exhaustive", "ModelOrder", "ModelOrder")
+    assert kind(100, max_trials=100) == "Exhaustive"
 
 
 @pytest.mark.parametrize("budget", [0, -1, True, 2.5, "8"])
 def test_a_budget_is_a_positive_number_of_trials(budget: Any) -> None:
-    with pytest.raises(TileError, match=f"the search budget is {budget!r}; it must be a positive number of trials"):
+    with pytest.raises(TileError, match=f"max_trials is {budget!r}; it must be a positive number of trials"):
         make_strategy("exhaustive", 4, range(4), budget)
     assert make_strategy("exhaustive", 4, range(4), 1).ask(4) == [0]
 
@@ -204,9 +204,9 @@ def test_a_budget_of_seconds_leaves_all_to_try() -> None:
                 strategy.tell(index, 1.0 + index)
         return len(tried)
 
-    assert (distinct(), distinct(seconds=60.0), distinct(seconds=60.0, budget=40)) == (125, 1000, 40)
+    assert (distinct(), distinct(seconds=60.0), distinct(seconds=60.0, max_trials=40)) == (125, 1000, 40)
     first = make_strategy("model", 1000, range(1000), configs=configs, seconds=60.0).ask(1000)
-    assert len(first) == 62  # the phases are as without the budget: the neighbours come before the rest
+    assert len(first) == 62  # the phases are as without seconds: the neighbours come before the rest
 
 
 def test_if_nothing_works_the_search_goes_on_along_the_order() -> None:
@@ -254,7 +254,7 @@ def test_neighbours_move_one_tunable_by_one_step() -> None:
     ("arguments", "message"),
     [
         (("simulated annealing", 3, [0]), "there is no search 'simulated annealing'"),
-        (("random", 3, [0], 0), "budget is 0"),
+        (("random", 3, [0], 0), "max_trials is 0"),
     ],
 )
 def test_bad_requests(arguments: Any, message: str) -> None:

@@ -14,13 +14,18 @@ from tests.ir.test_text import TEXTS
 from tests.support.programs import NAMED
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
-from tiledsl.interchange.parser import parse_generic, read_program
+from tiledsl.interchange.parser import GenericParser, read_program
 from tiledsl.interchange.printer import print_generic
 from tiledsl.ir.core import Operation, Region
 from tiledsl.ir.parser import parse_op
 from tiledsl.ir.printer import print_op
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
+
+
+def parse_generic(text: str) -> Operation:
+    return GenericParser(text, "<ir>").read()
+
 
 VALUES = {
     "%i": "int32", "%j": "int32", "%u": "uint32", "%l": "int64", "%s": "int8", "%p": "bool", "%q": "bool",

@@ -12,7 +12,7 @@ from tests.golden.programs import EXAMPLES, Golden, example_programs, named_prog
 from tests.interchange import foreign
 from tests.support.programs import NAMED
 from tiledsl.errors import TileError
-from tiledsl.interchange.parser import parse_generic, read_program
+from tiledsl.interchange.parser import GenericParser, read_program
 from tiledsl.interchange.printer import print_generic
 from tiledsl.ir.core import Operation
 from tiledsl.ir.parser import parse_op
@@ -31,7 +31,7 @@ def check(text: str, *, elsewhere: bool = True) -> None:
     assert print_generic(twin, locations=True) == generic
     if elsewhere:
         module = foreign.read(generic)
-        assert nameless(parse_generic(foreign.text_of(module))) == nameless(root)
+        assert nameless(GenericParser(foreign.text_of(module), "<ir>").read()) == nameless(root)
 
 
 def nameless(root: Operation) -> str:

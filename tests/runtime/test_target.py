@@ -82,7 +82,7 @@ def test_limits() -> None:
     shared = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
     for arch, kib in shared.items():
         assert Target("cuda", arch).max_shared_bytes == kib * 1024
-    assert Target("cuda", 90).max_threads_per_sm == 2048 and Target("cuda", 89).max_threads_per_sm == 1536
+    assert Target("cuda", 90).max_warps_per_sm == 64 and Target("cuda", 89).max_warps_per_sm == 48
     assert Target("hip", "gfx950").max_shared_bytes == 160 * 1024 and Target("hip", "gfx942").warp_size == 64
     assert [Target("cuda", a).sm_count for a in (80, 90, 100)] == [108, 132, 148]
 

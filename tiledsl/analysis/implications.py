@@ -13,7 +13,6 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 
 DEPTH = 100  # of conditions in conditions that are looked into
-_INVERSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 class _ExactReader(Reader):
@@ -101,7 +100,7 @@ class Known:
         if not isinstance(op, arith.CmpOp) or op.lhs.dtype not in INDEX_DTYPES:
             return None
         less, more = self._difference(op.rhs, op.lhs), self._difference(op.lhs, op.rhs)
-        match op.predicate if truth else _INVERSE[op.predicate]:
+        match op.predicate if truth else arith.INVERTED[op.predicate]:
             case "eq":
                 return [less, more]
             case "ne":

@@ -7,6 +7,7 @@ others. Often they are all one known number: 0 after a masked load, and whatever
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 from tiledsl.dialects import arith, scf, tensor, tile
@@ -114,11 +115,11 @@ def _computed(op: arith.Elementwise, numbers: Sequence[Number], dtype: str) -> N
     elif isinstance(op, arith.CmpOp):
         compute = arith.PREDICATES[op.predicate]
     elif isinstance(op, arith.NegOp):
-        compute = _negated
+        compute = operator.neg
     elif isinstance(op, arith.NotOp) and dtype == "bool":
-        compute = _inverted
+        compute = operator.not_
     elif isinstance(op, arith.CastOp):
-        compute = _itself
+        compute = operator.pos
     elif isinstance(op, arith.MathOp) and len(numbers) == 1 and isinstance(numbers[0], float):
         return MATH_FUNCTIONS[op.function].exact_at.get(numbers[0])
     else:
@@ -132,18 +133,6 @@ def _computed(op: arith.Elementwise, numbers: Sequence[Number], dtype: str) -> N
         return as_constant(number, dtype)
     except (ArithmeticError, ValueError):
         return None
-
-
-def _negated(number: Number) -> Number:
-    return -number
-
-
-def _inverted(number: Number) -> Number:
-    return not number
-
-
-def _itself(number: Number) -> Number:
-    return number
 
 
 def _combined(kind: str, number: Number | None) -> Number | None:

@@ -56,7 +56,7 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
         for inner in op.walk():
             if buffer not in inner.operands:
                 continue
-            if isinstance(inner, (tile.LoadOp, tile.ReadOp)) and not _in_parallel(inner):
+            if isinstance(inner, (tile.LoadOp, tile.ReadOp)) and not is_in_parallel(inner):
                 name = buffer.name or "a local variable"
                 raise TileError(
                     f"{name} has a value for each iteration of T.Parallel, so none after it",
@@ -66,5 +66,6 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
             return
 
 
-def _in_parallel(op: Operation) -> bool:
+def is_in_parallel(op: Operation) -> bool:
+    """Whether an operation stands in a tile.parallel."""
     return any(isinstance(around, tile.ParallelOp) for around in ancestors(op))

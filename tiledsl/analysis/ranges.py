@@ -286,12 +286,11 @@ def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
         yield from _facts(op.lhs)
         yield from _facts(op.rhs)
     elif isinstance(op, arith.CmpOp):
-        mirrored = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq"}
         left, right = arith.constant_of(op.lhs), arith.constant_of(op.rhs)
         if type(right) is int:
             yield op.lhs, op.predicate, right
-        elif type(left) is int and op.predicate in mirrored:
-            yield op.rhs, mirrored[op.predicate], left
+        elif type(left) is int:
+            yield op.rhs, arith.MIRRORED[op.predicate], left
 
 
 def origin(value: Value) -> Value:
@@ -372,10 +371,6 @@ def _remainder(a: Interval, b: Interval, floor: bool) -> Interval | None:
     return Interval(max(a.lo, 1 - b.hi), max(0, min(a.hi, b.hi - 1)))
 
 
-def _all_ones(number: float | int) -> int:
-    return int((1 << int(number).bit_length()) - 1)
-
-
 def _division(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:
     b = _divisor(b)
     return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
@@ -389,7 +384,8 @@ def _masked(op: arith.AndOp, a: Interval, b: Interval) -> Interval | None:
 def _joined(op: arith.OrOp | arith.XorOp, a: Interval, b: Interval) -> Interval | None:
     if a.lo < 0 or b.lo < 0:
         return None
-    return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, _all_ones(max(a.hi, b.hi)))
+    all_ones = (1 << int(max(a.hi, b.hi)).bit_length()) - 1
+    return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, all_ones)
 
 
 def _shifted(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:

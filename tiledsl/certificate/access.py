@@ -52,18 +52,13 @@ class Access:
     @property
     def inside(self) -> Term:
         """That the indices lie in the buffer."""
-        return both(
-            *(each for i, size in zip(self.indices, self.extents) for each in _in_range(i, size)),
-        )
+        pairs = list(zip(self.indices, self.extents))
+        return both(*(part for at, size in pairs for part in (compare("ge", at, FALSE), compare("lt", at, size))))
 
     @property
     def happens(self) -> Term:
         """`when`, and that the element exists where what lies outside is left out."""
         return both(self.when, self.inside) if self.clipped else self.when
-
-
-def _in_range(index: Term, size: Term) -> tuple[Term, Term]:
-    return compare("ge", index, FALSE), compare("lt", index, size)
 
 
 def rooted(access: Access) -> Access:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.dependence import ancestors, stripped
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed
 from tiledsl.certificate.elements import RULES, Position, described, projected, source_position
@@ -237,7 +237,9 @@ class Accesses:
         """A variable for each position, of which the type is known."""
         info = ELEMENTS.get(value.dtype)
         lo, hi = (0, 0) if info is None else (int(info.low), int(info.high)) if info.kind != "float" else (0, 0)
-        role: Role = "data" if isinstance(value.op, _OF_DATA) or is_float(_first_dtype(value)) else "unknown"
+        sources = value.op.operands if value.op is not None else []
+        of_data = isinstance(value.op, _OF_DATA) or any(is_float(source.dtype) for source in sources[:1])
+        role: Role = "data" if of_data else "unknown"
         made: dict[Position, Variable] = {}
 
         def element(position: Position) -> Term:
@@ -342,7 +344,8 @@ class Accesses:
             owner = pointer.owner
             around = owner.parent if isinstance(owner, Region) else None
             if isinstance(around, triton.LaunchOp):
-                return _described_buffer(around.arguments[around.body.args.index(pointer)]), FALSE
+                given = around.arguments[around.body.args.index(pointer)]
+                return stripped(given, triton.DescriptorOp), FALSE
         raise Unfollowed(f"a pointer comes from {'a region' if op is None else op.name}")
 
     def _length(self, type: BufferType) -> Term:
@@ -360,7 +363,7 @@ class Accesses:
         self, op: Operation, when: Term, buffer: Value, starts: Sequence[Value], tile_: Value, axes: Sequence[int]
     ) -> Access:
         descriptor = self._outside(buffer).op
-        buffer = _described_buffer(self._outside(buffer))
+        buffer = stripped(self._outside(buffer), triton.DescriptorOp)
         lanes = self.lanes(tile_.shape, op.loc)
         dims = buffer.type.shape if isinstance(buffer.type, BufferType) else ()
         indices = [self.element(start, ()) for start in starts]
@@ -500,17 +503,6 @@ def _joined(op: tile.StoreOp) -> tuple[int, ...]:
 def _moved_value(op: Operation) -> Value:
     """The tile that a block access reads or writes."""
     return op.results[0] if op.results else op.operands[0]
-
-
-def _described_buffer(value: Value) -> Value:
-    while isinstance(value.op, triton.DescriptorOp):
-        value = value.op.buffer
-    return value
-
-
-def _first_dtype(value: Value) -> str:
-    """The element type that a value was computed from."""
-    return value.op.operands[0].dtype if value.op is not None and value.op.operands else ""
 
 
 _OF_DATA = (tile.LoadOp, triton.LoadOp, tile.LoadBlockOp, triton.LoadBlockOp)

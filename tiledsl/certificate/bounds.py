@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access
@@ -116,10 +117,8 @@ def _divided(
 def _strides(program: Accesses, type: BufferType) -> list[Term]:
     if type.strides is not None:
         return [program.extent(stride) for stride in type.strides]
-    strides = [constant(1)]
-    for dim in reversed(type.shape[1:]):
-        strides.append(terms.multiply(strides[-1], program.extent(dim)))
-    return strides[::-1] if type.shape else []
+    sizes = map(program.extent, reversed(type.shape[1:]))
+    return [*accumulate(sizes, terms.multiply, initial=constant(1))][::-1] if type.shape else []
 
 
 def value_of(term: Term, values: dict[Variable, int]) -> int:

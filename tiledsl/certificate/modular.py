@@ -39,10 +39,6 @@ def negative(a: Any) -> Any:
     return np.where(a == _ZERO, a, _P - a)
 
 
-def subtract(a: Any, b: Any) -> Any:
-    return add(a, negative(b))
-
-
 def multiply(a: Any, b: Any) -> Any:
     # With a = a1 2**31 + a0 and b alike: 2**62 is 2, and what is multiplied by 2**31 wraps around at bit 30.
     a1, a0, b1, b0 = a >> _31, a & _LOW31, b >> _31, b & _LOW31
@@ -56,15 +52,6 @@ def shifted(a: Any, places: Any) -> Any:
     left = np.remainder(places, 61).astype(np.uint64) if isinstance(places, np.ndarray) else _u(places % 61)
     made = ((a << left) & _P) | (a >> (_61 - left))
     return np.where(made == _P, _ZERO, made)
-
-
-def power(a: Any, exponent: int) -> Any:
-    made = np.broadcast_to(_u(1), np.shape(a))
-    for bit in bin(exponent)[2:]:
-        made = multiply(made, made)
-        if bit == "1":
-            made = multiply(made, a)
-    return made
 
 
 def inverse(a: Any) -> Any:

@@ -7,15 +7,6 @@ import struct
 
 from tiledsl.ir.types import ELEMENTS
 
-TRITON_TYPES = {
-    **{name: f"tl.{name}" for name in ELEMENTS},
-    "bool": "tl.int1",
-    "float8_e4m3fn": "tl.float8e4nv",
-    "float8_e5m2": "tl.float8e5",
-    "float8_e4m3fnuz": "tl.float8e4b8",
-    "float8_e5m2fnuz": "tl.float8e5b16",
-}
-
 SIGNATURE_TYPES = {
     "bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
@@ -23,6 +14,11 @@ SIGNATURE_TYPES = {
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }  # fmt: skip
+TRITON_TYPES = {
+    **{name: f"tl.{name}" for name in ELEMENTS},
+    **{name: f"tl.float{short[2:]}" for name, short in SIGNATURE_TYPES.items() if name.startswith("float8")},
+    "bool": "tl.int1",
+}
 
 TORCH_TYPES = {name: f"torch.{name}" for name in ELEMENTS}
 

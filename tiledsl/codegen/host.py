@@ -42,7 +42,9 @@ class HostWriter:
         tensors = [value for value in self.parameters if isinstance(value.type, BufferType)]
         body: list[str] = []
         used = {value for value in self.symbols if value.uses}
-        used |= {self.func.symbol(dim) for value in self._sized() for dim in _dims(value) if isinstance(dim, str)}
+        # What the launcher writes down the sizes of: workspaces, and what descriptors show.
+        sized = [op.out for op in self.func.body if isinstance(op, (tile.AllocOp, triton.DescriptorOp))]
+        used |= {self.func.symbol(dim) for value in sized for dim in _dims(value) if isinstance(dim, str)}
         for name, formula in self.func.formulas:
             if self.func.symbol(name) in used and self._source(name) == tile.COMPUTED:
                 used |= {self.func.symbol(each) for each in names_in(formula) if each in self.func.symbols}
@@ -119,10 +121,6 @@ class HostWriter:
         returned = shown if len(outputs) == 1 else f"[{shown}]" if self.func.returns_list else f"({shown})"
         lines.append(f"    return {returned}")
         return lines
-
-    def _sized(self) -> list[Value]:
-        """Buffers whose sizes the launcher writes down: workspaces, and what descriptors show."""
-        return [op.out for op in self.func.body if isinstance(op, (tile.AllocOp, triton.DescriptorOp))]
 
     def _values(self) -> list[Value]:
         return [*self.parameters, *self.symbols]

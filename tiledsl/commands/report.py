@@ -132,8 +132,6 @@ def _ended(run: Callable[[], Any]) -> tuple[int, dict[str, Any] | None]:
         code = stop.code
         said = None if code is None or isinstance(code, int) else _error("exit", str(code))
         return (int(code or 0) if said is None else 1), said
-    except click.UsageError as mistake:
-        return mistake.exit_code, _error("usage", mistake.format_message())
     except click.ClickException as mistake:
         return mistake.exit_code, _error("usage", mistake.format_message())
     except (click.Abort, KeyboardInterrupt):

@@ -9,7 +9,7 @@ import tokenize
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
 from tiledsl.compat import cpu_device, install
 from tiledsl.errors import TileError
@@ -54,7 +54,8 @@ def run_script(
         print(error, file=sys.stderr)
         return 1
     except Exception as error:
-        traceback.print_exception(type(error), error, _script_frames(error.__traceback__), file=sys.stderr)
+        frames = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without this one
+        traceback.print_exception(type(error), error, frames or error.__traceback__, file=sys.stderr)
         return 1
     finally:
         sys.stdout.flush()
@@ -78,8 +79,3 @@ def _status(stop: SystemExit) -> int:
         return int(stop.code or 0)
     print(stop.code, file=sys.stderr)
     return 1
-
-
-def _script_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script on, without this module's own frame."""
-    return trace.tb_next if trace is not None and trace.tb_next is not None else trace

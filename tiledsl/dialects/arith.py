@@ -381,13 +381,10 @@ class ShrOp(BinaryOp):
 
 
 PREDICATES: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
+MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}  # for operands that change places
+INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}  # what holds where one does not
 
 
 class CmpOp(Elementwise):
@@ -399,7 +396,7 @@ class CmpOp(Elementwise):
     name = "arith.cmp"
     lhs = operand(ScalarType, TensorType)
     rhs = operand(ScalarType, TensorType)
-    predicate = attr(str)
+    predicate = attr(str, known=PREDICATES)
     out = result(ScalarType, TensorType)
 
     def result_dtype(self) -> str:
@@ -407,8 +404,6 @@ class CmpOp(Elementwise):
 
     def verify(self) -> None:
         super().verify()
-        if self.predicate not in PREDICATES:
-            raise ValueError(f"no predicate {self.predicate!r}")
         if self.lhs.dtype != self.rhs.dtype:
             raise ValueError(f"the operands are {self.lhs.dtype} and {self.rhs.dtype}")
 

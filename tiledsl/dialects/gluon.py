@@ -6,13 +6,12 @@ of the block's rows, and `gluon.part` says which one it is. Its loads of blocks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 from tiledsl.dialects import tile, triton
 from tiledsl.ir.core import Effect, Operation, Region
 from tiledsl.ir.fields import attr, operand, result
-from tiledsl.ir.types import ScalarType, TensorType, Type
+from tiledsl.ir.types import INT32, ScalarType, TensorType
 
 FORMS = ("skewed", "added", "fresh", "paired")
 BlockAccess: TypeAlias = tile.LoadBlockOp | tile.StoreBlockOp | triton.LoadBlockOp | triton.StoreBlockOp
@@ -23,10 +22,7 @@ class WarpGroupIdOp(Operation):
 
     name = "gluon.part"
     parts = attr(int)
-    out = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [ScalarType("int32")]
+    out = result(ScalarType, like=INT32)
 
 
 class WorkItemOp(Operation):
@@ -37,10 +33,7 @@ class WorkItemOp(Operation):
 
     name = "gluon.item"
     items = operand(ScalarType)
-    out = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [ScalarType("int32")]
+    out = result(ScalarType, like=INT32)
 
 
 class LongestFirstOp(Operation):
@@ -56,11 +49,8 @@ class LongestFirstOp(Operation):
     name = "gluon.balanced"
     extent = operand(ScalarType)
     others = operand(ScalarType)
-    index = result(ScalarType)
-    rest = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [ScalarType("int32"), ScalarType("int32")]
+    index = result(ScalarType, like=INT32)
+    rest = result(ScalarType, like=INT32)
 
 
 class RescaleOp(Operation):
@@ -75,10 +65,7 @@ class RescaleOp(Operation):
     accumulator = operand(TensorType)
     factor = operand(TensorType)
     skip = attr(bool, False)
-    out = result(TensorType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.accumulator.type]
+    out = result(TensorType, like=accumulator)
 
     def verify(self) -> None:
         rows = self.accumulator.shape[0]

@@ -143,7 +143,7 @@ class ReduceOp(Operation):
 
     name = "tensor.reduce"
     source = operand(TensorType)
-    kind = attr(str)
+    kind = attr(str, known=REDUCTIONS)
     axis = attr(int)
     propagate_nan = attr(bool, False)
     relaid = attr(bool, False)
@@ -154,8 +154,6 @@ class ReduceOp(Operation):
         return [with_shape(shape[:axis] + shape[axis + 1 :], self.operands[0].dtype)]
 
     def verify(self) -> None:
-        if self.kind not in REDUCTIONS:
-            raise ValueError(f"no reduction {self.kind!r}")
         shape = self.source.shape
         if not 0 <= self.axis < len(shape) or self.out.shape != shape[: self.axis] + shape[self.axis + 1 :]:
             raise ValueError(f"{self.source.type} along axis {self.axis} does not give {self.out.type}")
@@ -169,18 +167,11 @@ class ScanOp(Operation):
 
     name = "tensor.scan"
     source = operand(TensorType)
-    kind = attr(str)
+    kind = attr(str, known=("sum", "max", "min", "prod"))
     axis = attr(int)
     reverse = attr(bool, False)
     relaid = attr(bool, False)
-    out = result(TensorType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.operands[0].type]
-
-    def verify(self) -> None:
-        if self.kind not in ("sum", "max", "min", "prod"):
-            raise ValueError(f"no scan {self.kind!r}")
+    out = result(TensorType, like=source)
 
 
 class DotOp(Operation):
@@ -196,15 +187,10 @@ class DotOp(Operation):
     a = operand(TensorType)
     b = operand(TensorType)
     accumulator = operand(TensorType)
-    precision = attr(str, "default")
-    out = result(TensorType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.operands[2].type]
+    precision = attr(str, "default", ("default", "ieee", "tf32"))
+    out = result(TensorType, like=accumulator)
 
     def verify(self) -> None:
-        if self.precision not in ("default", "ieee", "tf32"):
-            raise ValueError(f"no precision {self.precision!r}")
         (m, k), (k2, n) = self.a.shape, self.b.shape
         if k != k2 or self.accumulator.shape != (m, n) or self.out.type != self.accumulator.type:
             raise ValueError(f"{self.a.type} @ {self.b.type} + {self.accumulator.type} gives {self.out.type}")
@@ -271,16 +257,11 @@ class ScatterOp(Operation):
     values = operand(TensorType)
     places = operand(TensorType)
     compare = optional(TensorType)
-    kind = attr(str)
-    out = result(TensorType)
-    before = result(TensorType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.operands[0].type, self.operands[1].type]
+    kind = attr(str, known=("add", "max", "min", "and", "or", "xor", "cas"))
+    out = result(TensorType, like=into)
+    before = result(TensorType, like=values)
 
     def verify(self) -> None:
-        if self.kind not in ("add", "max", "min", "and", "or", "xor", "cas"):
-            raise ValueError(f"no scatter {self.kind!r}")
         if self.kind in ("and", "or", "xor") and ELEMENTS[self.into.dtype].kind == "float":
             raise ValueError(f"{self.kind!r} of {self.into.dtype}")
         into, values, places = self.into, self.values, self.places

@@ -7,12 +7,10 @@ a warp. `vectorize-parallel` turns these operations into gathers and reductions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.ir.core import Effect, Operation
 from tiledsl.ir.fields import attr, operand, result
-from tiledsl.ir.types import ScalarType, Type
+from tiledsl.ir.types import ScalarType
 
 
 class BarrierOp(Operation):
@@ -32,10 +30,7 @@ class ShuffleOp(Operation):
     value = operand(ScalarType)
     source = operand(ScalarType)
     group = attr(int)
-    out = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.operands[0].type]
+    out = result(ScalarType, like=value)
 
     def verify(self) -> None:
         _check_group(self.group)
@@ -51,17 +46,12 @@ class ReduceOp(Operation):
 
     name = "thread.reduce"
     value = operand(ScalarType)
-    kind = attr(str)
+    kind = attr(str, known=REDUCTIONS)
     group = attr(int)
-    out = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.operands[0].type]
+    out = result(ScalarType, like=value)
 
     def verify(self) -> None:
         _check_group(self.group)
-        if self.kind not in REDUCTIONS:
-            raise ValueError(f"no reduction {self.kind!r}")
         if self.out.type != self.value.type:
             raise ValueError(f"{self.value.type} reduced to {self.out.type}")
 

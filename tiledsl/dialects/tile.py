@@ -262,14 +262,12 @@ class ReduceOp(Operation):
     effects = Effect.READ | Effect.WRITE
     source = operand(BufferType)
     target = operand(BufferType)
-    kind = attr(str)
+    kind = attr(str, known=REDUCTIONS)
     axis = attr(int)
     clear = attr(bool, True)
     propagate_nan = attr(bool, False)
 
     def verify(self) -> None:
-        if self.kind not in REDUCTIONS:
-            raise ValueError(f"no reduction {self.kind!r}")
         shape, axis = buffer_type(self.source).shape, self.axis
         without, kept = shape[:axis] + shape[axis + 1 :], (*shape[:axis], 1, *shape[axis + 1 :])
         if not 0 <= axis < len(shape) or buffer_type(self.target).shape not in (without, kept, without or (1,)):

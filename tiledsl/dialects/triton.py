@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
-from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+from tiledsl.ir.types import INT32, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
 
@@ -59,10 +59,7 @@ class DescriptorOp(Operation):
     block = attr(tuple)
     dims = attr(tuple)
     swizzle = attr(int, 0)
-    out = result(BufferType)
-
-    def infer(self) -> Sequence[Type]:
-        return [self.operands[0].type]
+    out = result(BufferType, like=buffer)
 
     def verify(self) -> None:
         assert isinstance(self.buffer.type, BufferType)
@@ -77,10 +74,7 @@ class MultiprocessorsOp(Operation):
     """On the host: how many multiprocessors the device has. Example: `%sms = triton.multiprocessors : int32`"""
 
     name = "triton.multiprocessors"
-    out = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [ScalarType("int32")]
+    out = result(ScalarType, like=INT32)
 
 
 class ProgramIdOp(Operation):
@@ -88,10 +82,7 @@ class ProgramIdOp(Operation):
 
     name = "triton.program_id"
     axis = attr(int)
-    out = result(ScalarType)
-
-    def infer(self) -> Sequence[Type]:
-        return [ScalarType("int32")]
+    out = result(ScalarType, like=INT32)
 
 
 class AddPtrOp(Operation):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
-import unicodedata
+import warnings
 from collections.abc import Callable
 
 from tiledsl.errors import TileError
@@ -13,17 +15,6 @@ from tiledsl.location import Loc
 ParseInner = Callable[[str, int, int], Expression]
 """Parses an expression that stands at (line, column) of the file."""
 
-_SIMPLE = {
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "\n": "",
-    **dict(zip("\\'\"", "\\'\"", strict=True)),
-}
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^{}]*\}|.)", re.DOTALL)
 _STRING = re.compile(r"""('''|\"\"\"|'|")""")
 _BASES = {"0x": 16, "0o": 8, "0b": 2}
@@ -62,27 +53,16 @@ def unescape(body: str, loc: Loc, is_bytes: bool = False) -> str:
         return body
 
     def value(match: re.Match[str]) -> str:
-        escape = match.group(1)
-        first = escape[0]
-        if escape in _SIMPLE:
-            return _SIMPLE[escape]
-        if first in "01234567":
-            code = int(escape, 8)
-            return chr(code & 255 if is_bytes else code)
-        if first == "x" and len(escape) == 3:
-            return chr(int(escape[1:], 16))
-        if is_bytes and first != "x":
-            return match.group()
-        if first in "uU" and len(escape) > 1 and int(escape[1:], 16) < 0x110000:
-            return chr(int(escape[1:], 16))
-        if first == "N" and len(escape) > 3:
-            try:
-                return unicodedata.lookup(escape[2:-1])
-            except KeyError:
-                raise TileError(f"there is no character named {escape[2:-1]!r}", loc) from None
-        if first in "xuUN":
-            raise TileError(f"the escape \\{first} is incomplete or out of range", loc)
-        return match.group()
+        escape = match.group()
+        with contextlib.suppress(SyntaxError, ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of unknown escapes
+            found = ast.literal_eval(f'b"{escape}"' if is_bytes else f'"{escape}"')
+            return found.decode("latin-1") if is_bytes else str(found)
+        if len(escape) > 4 and escape.startswith("\\N"):
+            raise TileError(f"there is no character named {escape[3:-1]!r}", loc)
+        if escape[1] in "xuUN":
+            raise TileError(f"the escape {escape[:2]} is incomplete or out of range", loc)
+        return escape
 
     return _ESCAPE.sub(value, body)
 

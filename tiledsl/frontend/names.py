@@ -181,7 +181,8 @@ class UnknownName(TileError):
 def unknown_name(name: str, known: Iterable[str], values: Mapping[str, Any] = MappingProxyType({})) -> UnknownName:
     """The error for a name that is defined nowhere. `values` may have the language, whose names count with its own."""
     names = list(known)
-    modules = {alias: each for alias, each in values.items() if _is_language(each)}
+    ours = ("tiledsl.language", "tilelang.language")
+    modules = {to: each for to, each in values.items() if isinstance(each, ModuleType) and each.__name__ in ours}
     written = {each.lower(): each for each in reversed(names)}
     near = difflib.get_close_matches(name.lower(), written, 1)
     if not near:
@@ -190,10 +191,6 @@ def unknown_name(name: str, known: Iterable[str], values: Mapping[str, Any] = Ma
     error = UnknownName(f"{name} is not defined" + (f"; did you mean {written[near[0]]}?" if near else ""))
     error.known, error.modules = names, modules
     return error
-
-
-def _is_language(value: Any) -> bool:
-    return isinstance(value, ModuleType) and value.__name__ in ("tiledsl.language", "tilelang.language")
 
 
 def targets(node: object) -> set[str]:

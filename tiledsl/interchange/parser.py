@@ -100,19 +100,6 @@ class GenericParser(Parser):
                 raise self.error(f"{claimed}: an operand is {type_text(value.type)}, not {type_text(type)}", start)
         if len(ins) != len(operands):
             raise self.error(f"{claimed} has {len(operands)} operands and types for {len(ins)}", start)
-        return self._made(claimed, start, operands, attributes, regions, names, outs, loc)
-
-    def _made(
-        self,
-        claimed: str,
-        start: re.Match[str],
-        operands: list[Value],
-        attributes: dict[str, Any],
-        regions: list[Region],
-        names: list[str],
-        outs: list[Type],
-        loc: Loc,
-    ) -> Operation:
         segments = attributes.pop("operandSegmentSizes", None)
         name = claimed
         if claimed in STANDARD:
@@ -409,11 +396,6 @@ def _flat(value: Any) -> list[Any]:
 
 def _types(values: list[Value]) -> str:
     return ", ".join(type_text(value.type) for value in values) or "nothing"
-
-
-def parse_generic(text: str, file: str = "<ir>") -> Operation:
-    """The operation that a text in the generic form describes. Raises TileError with the place of a mistake."""
-    return GenericParser(text, file).read()
 
 
 def is_generic(text: str) -> bool:

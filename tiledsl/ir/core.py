@@ -277,9 +277,10 @@ class Operation:
         return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
 
     def infer(self) -> Sequence[Type]:
-        """Result types, from operands and attributes. Without an override, result_types must be given."""
-        assert not self.result_fields, f"{self.name}: result_types must be given"
-        return ()
+        """Result types, from operands and attributes. Without an override they are what the fields are `like`."""
+        alike = [field.like for field in self.result_fields]
+        assert None not in alike, f"{self.name}: result_types must be given"
+        return [self.operands[each.position].type if isinstance(each, operand) else each for each in alike]  # type: ignore[misc]
 
     def fold(self) -> Sequence[Value | bool | int | float] | None:
         """The replacements of the results: existing values, or numbers (splat, for tensors). None if there are none."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Operation, Region, Value  # noqa: F401
+    from tiledsl.ir.types import Type
 
 T = TypeVar("T")
 
@@ -18,8 +19,9 @@ class Field(Generic[T]):
     position = 0  # among the fields of its kind
     fixed = False  # whether each of those before it has exactly one value
 
-    def __init__(self, *types: type) -> None:
+    def __init__(self, *types: type, like: operand | Type | None = None) -> None:
         self.types = types  # classes of which a value's type may be; none: any
+        self.like = like  # the type that a result gets, or the operand whose type it gets
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from tiledsl.ir.core import OPERATIONS, Effect, Operation, Region, Value
+from tiledsl.ir.kinds import Op
 from tiledsl.ir.types import Type
 from tiledsl.location import UNKNOWN, Loc
-
-Op = TypeVar("Op", bound=Operation)
 
 
 class Builder:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tiledsl.language.operations as operations
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import CastOp, as_constant, constant_of
@@ -68,13 +69,6 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
     elif not is_float(dtype) and not math.isfinite(number):
         raise TileError(f"{number} cannot be converted to {dtype}")
     return as_constant(number, dtype)
-
-
-def _seen(buffer: Value) -> Value:
-    """The buffer that views show."""
-    while isinstance(buffer.op, tile.ViewOp):
-        buffer = buffer.op.source
-    return buffer
 
 
 class TileLoop(NamedTuple):
@@ -411,7 +405,7 @@ class Context:
 
     def safe_value(self, buffer: Buffer) -> float:
         """The number that was annotated, converted by value to the element type of this view."""
-        number, dtype = self.safe_values.get(_seen(buffer.value), 0.0), buffer.type.dtype
+        number, dtype = self.safe_values.get(stripped(buffer.value, tile.ViewOp), 0.0), buffer.type.dtype
         if not math.isfinite(number) and not is_float(dtype):
             raise TileError(
                 f"{buffer.name} has {dtype} elements, and T.annotate_safe_value gives {number} for its memory, which "
@@ -421,7 +415,7 @@ class Context:
 
     def set_safe_value(self, buffer: Buffer, number: float) -> None:
         """What elements outside of a buffer, and of other views of its memory, read as in this kernel."""
-        self.safe_values[_seen(buffer.value)] = number
+        self.safe_values[stripped(buffer.value, tile.ViewOp)] = number
 
     def constant(self, x: Any) -> int | None:
         """An expression's value where it is constant."""

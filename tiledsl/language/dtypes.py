@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, meant
 from tiledsl.ir.types import ELEMENTS, ElementInfo
 from tiledsl.language.refused import refusal
 
@@ -145,11 +144,7 @@ def canonical(dtype: Any) -> DType:
     why = refusal(name) if re.fullmatch(r"(t|b)?float\d.*|u?int\d.*|boolx\d+", name) else ""
     if why:
         raise TileError(f"{name}: {why}")
-    near = difflib.get_close_matches(name, DTYPES, 1)
-    raise TileError(
-        f"{dtype!r} is not an element type"
-        + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
-    )
+    raise TileError(f"{dtype!r} is not an element type; {meant(name, DTYPES)}")
 
 
 def _named(dtype: Any) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiledsl.dialects import arith
 from tiledsl.errors import TileError, brief, user_loc
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import OPERATIONS, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
 from tiledsl.legality import FLOAT8, permitted, verdict
@@ -186,12 +186,6 @@ class Symbol(Symbolic):
     __repr__ = __str__
 
 
-_BINARY: dict[str, type[Operation]] = {
-    "add": arith.AddOp, "sub": arith.SubOp, "mul": arith.MulOp, "div": arith.DivOp, "floordiv": arith.FloorDivOp,
-    "floormod": arith.FloorModOp, "truncdiv": arith.TruncDivOp, "truncmod": arith.TruncModOp, "max": arith.MaxOp,
-    "min": arith.MinOp, "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp, "shl": arith.ShlOp,
-    "shr": arith.ShrOp,
-}  # fmt: skip
 _HOST: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
     "floordiv": operator.floordiv, "floormod": operator.mod, "max": max, "min": min, "and": operator.and_,
@@ -376,7 +370,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
         if kind == "floordiv" and is_float(dtype):
             return call("floor", binary("div", a, b))
         dtype = legal.dtype
-    return Scalar(program.builder.pure(_BINARY[kind], as_value(a, dtype), as_value(b, dtype)))
+    return Scalar(program.builder.pure(OPERATIONS[f"arith.{kind}"], as_value(a, dtype), as_value(b, dtype)))
 
 
 _OPERANDS = (Expr, *NUMBERS)

@@ -10,23 +10,20 @@ from typing import Any
 
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.types import ELEMENTS, is_float
-from tiledsl.language.buffer import Buffer, Reference
+from tiledsl.language.buffer import Buffer
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import (
     Expr,
     active,
-    as_value,
     binary,
     bitcast,
     call,
     cast,
-    compare,
     describe,
     is_number,
     logical,
     on_host,
     plain,
-    promote,
     select,
     unary,
 )
@@ -530,23 +527,3 @@ def reinterpret(value: Any, dtype: Any) -> Any:
     if not isinstance(value, Expr) and not is_number(value):
         value, dtype = dtype, value
     return bitcast(value, dtype)
-
-
-def const_value(value: Any, dtype: Any = "int32") -> Any:
-    """A number as an expression of an element type."""
-    return cast(value, dtype) if active.get() is not None else plain(value)
-
-
-def eq(a: Any, b: Any) -> Any:
-    """a == b."""
-    return compare("eq", a, b) if isinstance(a, Expr) else compare("eq", b, a) if isinstance(b, Expr) else a == b
-
-
-def type_of(x: Any) -> str:
-    """The element type of a value or buffer."""
-    return str(x.dtype) if isinstance(x, (Expr, Buffer, Reference)) else promote(x, x)
-
-
-def value_of(x: Any) -> Any:
-    """The IR value of an expression (for extensions)."""
-    return as_value(x)

@@ -9,9 +9,8 @@ from typing import Any
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Region
-from tiledsl.ir.types import INT32, BufferType, ScalarType
+from tiledsl.ir.types import INT32, BufferType
 from tiledsl.language.buffer import Buffer, Reference, Var
-from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import (
     Expr,
     Scalar,
@@ -488,8 +487,3 @@ def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
                 f"T.annotate_safe_value takes {{buffer: number}}, not {describe(buffer)}: {describe(value)}"
             )
         context("T.annotate_safe_value").set_safe_value(buffer, float(value))
-
-
-def scalar_type(dtype: Any) -> ScalarType:
-    """The IR type of one element."""
-    return ScalarType(canonical(dtype))

@@ -52,7 +52,7 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     from triton.compiler.compiler import make_backend
 
     backend = make_backend(target.triton_target())
-    options = _options(file.level, record)
+    options = _options(record)
     parts = [
         file.level, file.digest, record.name, record.language, str(target), options, dict(record.metadata),
         triton.__version__, library_size(), backend.hash(), get_cache_invalidating_env_vars(),
@@ -84,7 +84,7 @@ def unknown_option(options: Mapping[str, Any], target: Target) -> str:
     return next((name for name in options if name not in known), "")
 
 
-def _options(level: str, record: Record) -> dict[str, Any]:
+def _options(record: Record) -> dict[str, Any]:
     """What Triton is told: as it was told, without what follows from the target."""
     told = {
         name: tuple(value) if isinstance(value, list) else value
@@ -107,7 +107,7 @@ def make(
     from triton.compiler.compiler import make_backend
 
     backend = make_backend(target.triton_target())
-    options = _options(file.level, record)
+    options = _options(record)
     start = folder / f"{record.name[:150]}.{file.level}"
     _write(start, file.data)
     module: Any = file.content

@@ -17,9 +17,6 @@ from tiledsl.runtime import kernel_files
 from tiledsl.runtime.compile import CompiledKernel
 from tiledsl.runtime.kernel_files import BINARIES, LEVELS
 
-Given = str | bytes | os.PathLike[str]
-"""A level: a file, a folder with one, or the text (or binary) itself."""
-
 
 @dataclass(frozen=True)
 class LevelFile:

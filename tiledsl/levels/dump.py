@@ -13,16 +13,14 @@ from pathlib import Path
 from tiledsl.errors import TileError
 from tiledsl.levels.build import read_mlir
 from tiledsl.levels.bundle import LevelFile
+from tiledsl.levels.metadata import MLIR_FLOATS
 from tiledsl.levels.record import Argument, Record
 from tiledsl.runtime.compile import CompileError, reported
 from tiledsl.runtime.target import Target
 
 LEVELS_WITH_VALUES = ("ttir", "ttgir")
 # Element types in MLIR, as Triton names pointers to them in signatures.
-_STORED = {
-    "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
-    "f8E5M2": "fp8e5", "f8E4M3FN": "fp8e4nv", "f8E5M2FNUZ": "fp8e5b16", "f8E4M3FNUZ": "fp8e4b8",
-}  # fmt: skip
+_STORED = {name: short for short, name in MLIR_FLOATS.items()} | {f"i{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}
 _NO_TYPE = "tensor<7x5x3xi3>"  # of no value
 
 

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tiledsl.codegen.functions import SIGNATURE_TYPES
+from tiledsl.interchange.standard import ELEMENT_NAMES
+from tiledsl.ir.types import is_float
 from tiledsl.levels import cubin
 from tiledsl.levels.record import Argument
 
@@ -23,10 +26,7 @@ _TARGET = {
     "ptx": r"^\s*\.target\s+sm_(\d+)",
     "amdgcn": r'\.amdgcn_target\s+"[\w-]*--(gfx\w+)',
 }
-_MLIR = {
-    "fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64", "fp8e4nv": "f8E4M3FN", "fp8e5": "f8E5M2",
-    "fp8e4b8": "f8E4M3FNUZ", "fp8e5b16": "f8E5M2FNUZ",
-}  # fmt: skip
+MLIR_FLOATS = {SIGNATURE_TYPES[dtype]: name for dtype, name in ELEMENT_NAMES.items() if is_float(dtype)}
 _LLVM_BYTES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 _SCRATCH = 2  # pointers that Triton gives every kernel behind its own parameters
 
@@ -160,7 +160,7 @@ def mlir_type(kind: str) -> str:
     """How MLIR writes a type of Triton's; a pointer without its address space."""
     if kind.startswith("*"):
         return f"!tt.ptr<{mlir_type(kind.removeprefix('*k').removeprefix('*'))}"
-    return re.sub(r"^u(?=\d)", "i", _MLIR.get(kind, kind))
+    return re.sub(r"^u(?=\d)", "i", MLIR_FLOATS.get(kind, kind))
 
 
 def expected_bytes(arguments: Sequence[Argument]) -> tuple[int, ...] | None:

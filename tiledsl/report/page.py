@@ -136,7 +136,8 @@ def render(page: Page) -> str:
     scripts = [_text("page.js")]
     if page.tuning is not None:
         scripts.insert(0, _plotting())
-    policy = " ".join(f"'sha256-{_hash(each)}'" for each in scripts)
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    policy = " ".join(f"'sha256-{each}'" for each in hashes)
     html: str = _template().render(
         page=page, version=__version__, style=_text("page.css"), scripts=scripts, policy=policy,
         tunables=_tunables(page.tuning),
@@ -184,7 +185,3 @@ def _missing(name: str) -> TileError:
 @functools.cache
 def _text(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

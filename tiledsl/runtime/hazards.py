@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tiledsl.runtime.layouts import lanes_are_scattered, last_lane_is_misjudged, movements, stride_is_misjudged
@@ -221,6 +222,7 @@ def machine_code_hazards(asm: Mapping[str, Any]) -> list[str]:
 
 
 _TO_FLOAT8 = re.compile(r"(cvt\.rn\.satfinite\.(?:relu\.)?e(?:4m3|5m2)x2\.f(?:32|16x2)\s+)(%rs\d+)(\s*,[^;]*;)")
+_FROM_FLOAT8 = r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2"
 _ALONE = (
     r"{ .reg .b16 %half; .reg .b32 %word; \1%half\3 cvt.u32.u16 %word, %half; "
     r"prmt.b32 %word, %word, 0, 0x1010; cvt.u16.u32 \2, %word; }"
@@ -234,11 +236,6 @@ def without_merges(ptx: str) -> str:
 
 
 _SATURATING = re.compile(r"(\bmma\.sync\.[\w.]*)\.satfinite(\.s32\.)")
-
-
-def without_saturation(ptx: str) -> str:
-    """The PTX with products of integers whose sums wrap around, as those of wgmma and of other processors do."""
-    return _SATURATING.sub(r"\1\2", ptx)
 
 
 _MADE = re.compile(
@@ -265,7 +262,7 @@ def without_unread(ptx: str) -> str:
 
 _REPAIRS: Mapping[str, Callable[[str], str]] = {
     "float8-pair-twice": without_merges,
-    "saturating-product": without_saturation,
+    "saturating-product": partial(_SATURATING.sub, r"\1\2"),  # sums wrap around, as wgmma's and others' do
     "unused-half-of-predicates": without_unread,
 }
 
@@ -283,10 +280,6 @@ class _Mistake:
     is_suspected: Callable[[str], bool]  # from PTX
     is_made: Callable[[str], bool]  # from machine code; may be true where there is none
     always: bool = False  # whatever the version of ptxas is
-
-
-def _makes_float8(ptx: str) -> bool:
-    return _TO_FLOAT8.search(ptx) is not None
 
 
 _INSTRUCTION = re.compile(r"^\s*(?:/\*[0-9a-f]+\*/\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*[\w.]*)\s*([^;]*);")
@@ -358,10 +351,6 @@ def _touches(name: str, operands: str, register: str) -> bool:
     return any(last - in_row < int(number) <= last for number in re.findall(r"\bR(\d+)", operands))
 
 
-def _adds_pairs(ptx: str) -> bool:
-    return "add.s16x2" in ptx
-
-
 def _chooses_among_negated(ptx: str) -> bool:
     negated = set(re.findall(r"(?:neg|sub)\.s32 \t?(%r\d+)", ptx))  # what is subtracted from may be 0
     return any(not negated.isdisjoint(each) for each in re.findall(r"m(?:ax|in)\.s32 \t?%r\d+, (%r\d+), (%r\d+)", ptx))
@@ -375,21 +364,13 @@ def _subtracts_from_mulhi(ptx: str) -> bool:
     return any(each in wide for each in re.findall(r"sub\.s64 \t?%rd\d+, (%rd\d+)", ptx))
 
 
-def _saturates(ptx: str) -> bool:
-    return _SATURATING.search(ptx) is not None
-
-
 def _combines_both_ways(ptx: str) -> bool:
     both, either = (set(re.findall(rf"\b{name}\.pred\s+%p\d+, (%p\d+, %p\d+);", ptx)) for name in ("and", "or"))
     return not both.isdisjoint(either | {", ".join(each.split(", ")[::-1]) for each in either})
 
 
-def _reads_float8(ptx: str) -> bool:
-    return re.search(r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2", ptx) is not None
-
-
-def _has(pattern: str) -> Callable[[str], bool]:
-    return lambda sass: re.search(pattern, sass) is not None
+def _has(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda code: re.search(pattern, code) is not None
 
 
 def _computes_unused(sass: str) -> bool:
@@ -404,13 +385,13 @@ def _pairs_twice(sass: str) -> bool:
 
 
 _MISTAKES = (
-    _Mistake("float8-pair-twice", _makes_float8, _pairs_twice),
-    _Mistake("add-of-16-bit-pairs", _adds_pairs, _has(r"VIADD\.16x2[^;]*, 0x0 ;")),
+    _Mistake("float8-pair-twice", _has(_TO_FLOAT8), _pairs_twice),
+    _Mistake("add-of-16-bit-pairs", _has(r"add\.s16x2"), _has(r"VIADD\.16x2[^;]*, 0x0 ;")),
     _Mistake("maximum-of-negated", _chooses_among_negated, _has(r"VIMNMX3")),
-    _Mistake("constant-from-float8", _reads_float8, _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
+    _Mistake("constant-from-float8", _has(_FROM_FLOAT8), _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
     _Mistake("unused-half-of-predicates", _combines_both_ways, _computes_unused, always=True),
-    _Mistake("saturating-product", _saturates, _has(r"IMMA\.[\w.]*SAT"), always=True),
+    _Mistake("saturating-product", _has(_SATURATING), _has(r"IMMA\.[\w.]*SAT"), always=True),
 )
 
 

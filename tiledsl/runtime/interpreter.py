@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.errors import TileError
 from tiledsl.runtime.private_triton import private_builtins, private_triton
 
@@ -145,15 +146,7 @@ class _Launch:
 
 
 # torch's dtype name -> Triton's
-_POINTEES = {
-    **{name: name for name in ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64")},
-    **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
-    "bool": "int1",
-    "float8_e4m3fn": "float8e4nv",
-    "float8_e5m2": "float8e5",
-    "float8_e4m3fnuz": "float8e4b8",
-    "float8_e5m2fnuz": "float8e5b16",
-}
+_POINTEES = {name: text.removeprefix("tl.") for name, text in TRITON_TYPES.items()}
 
 
 def _argument_converter(interpreter: Any, language: Any) -> Callable[[Any], Any]:

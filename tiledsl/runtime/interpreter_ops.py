@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.codegen.functions import SIGNATURE_TYPES
+from tiledsl.ir.types import ELEMENTS
+
 Array = Any
 Handle = Any
 
@@ -36,12 +39,7 @@ def f32_to_bf16(values: Array, truncate: bool = False) -> Array:
 
 
 # Triton's name -> (torch's name, largest finite value)
-_FP8 = {
-    "fp8e4nv": ("float8_e4m3fn", 448.0),
-    "fp8e5": ("float8_e5m2", 57344.0),
-    "fp8e4b8": ("float8_e4m3fnuz", 240.0),
-    "fp8e5b16": ("float8_e5m2fnuz", 57344.0),
-}
+_FP8 = {SIGNATURE_TYPES[name]: (name, each.high) for name, each in ELEMENTS.items() if name.startswith("float8")}
 
 
 @functools.cache

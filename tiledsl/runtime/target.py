@@ -137,11 +137,6 @@ class Target:
         return 64
 
     @property
-    def max_threads_per_sm(self) -> int:
-        """Threads a multiprocessor holds: warps x warp size."""
-        return self.max_warps_per_sm * self.warp_size
-
-    @property
     def max_blocks_per_sm(self) -> int:
         """Blocks a multiprocessor holds. CUDA guide, technical specifications; AMD: bounded by its waves."""
         return _cuda_limits(self.arch)[3] if self.kind == "cuda" else 32

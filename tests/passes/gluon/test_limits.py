@@ -39,12 +39,12 @@ def test_tiles_of_the_rows_of_a_block(shape: str, fits: bool) -> None:
 def test_queries_stay_in_registers_with_a_tenth_to_spare(
     columns: int, depth: int, width: int, parts: int, stays: bool
 ) -> None:
-    assert query_in_registers(columns, depth, width, parts, None) is stays
+    assert query_in_registers(columns, depth, width, parts) is stays
 
 
 def test_tiles_that_need_more_than_nine_tenths_of_the_registers() -> None:
     with pytest.raises(NotRecognised, match="tiles of 128 and 256 columns need 224 registers a thread of 216"):
-        query_in_registers(128, 64, 256, 1, None)
+        query_in_registers(128, 64, 256, 1)
 
 
 def test_what_depends_on_one_operand_of_several() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, LoadBlock, NotRecognised, SoftmaxLoops
+from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import gluon, tile
@@ -52,7 +52,8 @@ def make_plan(
     once = queries + sum(rows * loops.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     stage_bytes = loops.columns * (loops.depth + loops.width) * size
     possible = (shared_bytes - BARRIER_BYTES - once) // stage_bytes
-    like_query = [op for op in stored if _is_like(op, loops.query)]
+    box, dtype = gluon.box(loops.query), loops.query.out.dtype
+    like_query = [op for op in stored if gluon.box(op) == box and op.value.dtype == dtype]
     in_query = like_query[0] if like_query and possible < 2 else None
     if in_query:
         once -= queries
@@ -62,15 +63,11 @@ def make_plan(
         raise NotRecognised(
             f"two stages need {once + 2 * stage_bytes} bytes of shared memory of {shared_bytes}", loops.query
         )
-    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, parts, loops.query)
+    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, parts)
     return Plan(min(wanted, possible), in_registers, in_query)
 
 
-def _is_like(op: tile.StoreBlockOp, query: LoadBlock) -> bool:
-    return gluon.box(op) == gluon.box(query) and op.value.dtype == query.out.dtype
-
-
-def query_in_registers(columns: int, depth: int, width: int, parts: int, query: object) -> bool:
+def query_in_registers(columns: int, depth: int, width: int, parts: int) -> bool:
     """Whether Q's fragments fit beside scores, accumulator and weights, with a tenth of the registers to spare."""
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
     tiles = columns // 2 + width // 2 + columns // 4

@@ -16,13 +16,8 @@ def needed_for(values: Iterable[Value]) -> set[Operation]:
 
 def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operation]:
     """Those of `among` that are, or need the results of, some operation of `start`."""
-    reached = set(start)
-    grown = True
-    while grown:
-        more = {op for op in among if op not in reached and any(value.op in reached for value in op.operands)}
-        reached |= more
-        grown = bool(more)
-    return reached & among
+    found = reached(start, lambda op: [user for value in op.results for user in value.uses if user in among])
+    return among.intersection(found)
 
 
 def only_for_loads(ops: Iterable[Operation]) -> set[Operation]:

@@ -32,16 +32,13 @@ def _typed(source: str) -> ast.Module:
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
             continue
-        stored = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _is_stored(node)]
-        again = {name for name, count in Counter(stored).items() if count > 1}
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        stored = Counter(node.id for node in names if isinstance(node.ctx, ast.Store))
+        again = {name for name, count in stored.items() if count > 1}
         for node in ast.walk(function):
             if isinstance(node, ast.Assign):
                 node.value = _typed_value(node.targets[0], node.value, again)
     return ast.fix_missing_locations(tree)
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
 
 
 def _typed_value(target: ast.expr, value: ast.expr, again: set[str]) -> ast.expr:

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
+from tiledsl.certificate.algebra import COMPARE, Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.ir.types import ELEMENTS, is_float
-
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 class Tensor:
@@ -98,7 +96,7 @@ for _name, _method in {
     _forward, _backward = _operator(_name)
     setattr(Tensor, f"__{_method}__", _forward)
     setattr(Tensor, f"__r{_method}__", _backward)
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+for _name in COMPARE:
     setattr(Tensor, f"__{_name}__", _operator(_name)[0])
 
 
@@ -182,16 +180,13 @@ def operands(a: Any, b: Any, divides: bool = False) -> tuple[Tensor, Tensor]:
     return x.to(dtype), y.to(dtype)
 
 
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-
-
 def operate(name: str, a: Any, b: Any) -> Tensor:
     """A binary operator."""
     x, y = operands(a, b, name in ("div", "truncdiv", "truncmod"))
     if name == "div" and not is_float(x.element):
         x, y = x.to(DType("float32")), y.to(DType("float32"))
     spread([x, y])
-    if name in _COMPARISONS:
+    if name in COMPARE:
         return Tensor(x.algebra, x.algebra.compare(name, x.element)(x.array, y.array), "bool")
     if is_float(x.element) and name in ("truncdiv", "truncmod", "and", "or", "xor", "shl", "shr"):
         raise ExecutorError(f"{name} of {x!r} and {y!r}")

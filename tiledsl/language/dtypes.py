@@ -144,11 +144,12 @@ def canonical(dtype: Any) -> DType:
         raise TileError("an element type is None; was a tunable left None?")
     why = refusal(name) if re.fullmatch(r"(t|b)?float\d.*|u?int\d.*|boolx\d+", name) else ""
     if why:
-        raise TileError(f"{name}: {why}")
+        raise TileError(f"{name}: {why}", code="element-type")
     near = difflib.get_close_matches(name, DTYPES, 1)
     raise TileError(
         f"{dtype!r} is not an element type"
-        + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
+        + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}"),
+        code="element-type",
     )
 
 

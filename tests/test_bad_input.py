@@ -247,9 +247,7 @@ def test_words_of_triton_and_torch_name_what_is_written_here(tmp_path: Path) -> 
     text = error_of("f = T.where(f > 0, f, 0)", tmp_path).split("\n")[0]
     assert text == "1:5: error: T.where is not part of the tile language; write T.if_then_else, or `if`"
     with pytest.raises(TileError, match=r"T\.dot is not part of the tile language; write T\.gemm"):
-        tiledsl.parse(
-            "@T.prim_func\ndef f(A: T.Tensor((4,), 'float32')):\n    with T.Kernel(1):\n        T.dot(A, A, A)\n"
-        )
+        tiledsl.compile(tiledsl.parse("@T.prim_func\ndef f(A: T.Tensor((4,), 'float32')):\n    T.dot(A, A, A)\n"))
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

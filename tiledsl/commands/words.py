@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,8 +21,8 @@ assert tiledsl.dialects
 
 
 def is_word(name: str) -> bool:
-    """Whether a name is to be explained here: codes have hyphens, operations a dialect."""
-    return "-" in name or name in OPERATIONS
+    """Whether a name is to be explained here: a code is of words with hyphens."""
+    return name in OPERATIONS or re.fullmatch(r"[a-z]+(-[a-z]+)+", name) is not None
 
 
 def explained(name: str) -> str:

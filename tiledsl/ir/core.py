@@ -271,11 +271,8 @@ class Operation:
 
     def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
         """The values of all operand fields in a row, and how many there are of each."""
-        fields = self.operand_fields
-        missing = len(fields) - len(values)
-        if missing < 0 or any(type(field) is operand for field in fields[len(values) :]):
-            wanted = ", ".join(field.name for field in fields) or "none"
-            raise TypeError(f"{self.name} is made of {len(values)} operands; it has {wanted}")
+        missing = len(self.operand_fields) - len(values)
+        assert missing >= 0, f"{self.name}: {len(values)} operand fields given"
         groups = [(value,) if isinstance(value, Value) else value or () for value in values]
         return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
 

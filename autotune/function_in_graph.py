@@ -83,7 +83,7 @@ def _known_config(
         key = function._key(call, configs)
         found = recall(FunctionTuning(function.name, call, configs, key, function.options))[1]
         if found is not None:
-            function.remember(memory_key, found.trials, found.best)
+            function.remember(memory_key, call, found.trials, found.best)
             return copy_config(found.best.config)
     if tuned and function.name not in _told:
         _told.add(function.name)

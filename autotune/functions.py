@@ -27,11 +27,12 @@ from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, copy_config
 from tiledsl.autotuner.numerics import reference_index
 from tiledsl.autotuner.option import takes, with_changes
+from tiledsl.autotuner.results.tried import Tried
 from tiledsl.autotuner.space import call_configs, called_back, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.task import tune
-from tiledsl.autotuner.trial import Trial, config_text, own_trials, summary_of_failures
+from tiledsl.autotuner.trial import Trial, config_text, own_trials
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.kernels.signatures import check_given
 from tiledsl.runtime.launch_triton import traced_as, without_values
@@ -43,12 +44,17 @@ _log = logging.getLogger("tiledsl")
 
 
 @dataclass(frozen=True)
-class FunctionResult:
+class FunctionResult(Tried):
     """The best configuration of a function, its milliseconds, and every trial. from_cache: "", "memory" or "disk".
 
     complete: False where Ctrl-C ended the run before every configuration was tried. in_process: why configurations ran
     in this process, which one that crashes or hangs takes along; "" where they ran in another one, or none was tried.
+    name: the function's; target: the GPU's; None: it ran on the CPU.
     """
+
+    latency_kind = "measured"
+    ref_latency = None
+    minimised = "latency"
 
     config: dict[str, Any]
     latency: float
@@ -56,18 +62,24 @@ class FunctionResult:
     from_cache: Literal["", "memory", "disk"] = ""
     complete: bool = True
     in_process: str = ""
+    name: str = ""
+    target: Target | None = None
 
     @property
-    def best(self) -> Trial:
-        """The winner's trial."""
-        return next(trial for trial in self.trials if trial.ok and trial.config == self.config)
+    def subject(self) -> str:
+        return self.name
 
-    def table(self) -> str:
-        """The trials as text, the best first, the failures with their messages at the end."""
-        working = sorted((t for t in self.trials if t.ok), key=lambda t: (t.config != self.config, t.latency, t.index))
-        lines = [f"{t.latency:10.4f} ms  {config_text(t.config)}" for t in working]
-        here = [f"configurations ran in this process: {self.in_process}"] if self.in_process else []
-        return "\n".join([*lines, *summary_of_failures([t for t in self.trials if not t.ok]), *here])
+    @property
+    def tuned_on(self) -> Target | None:
+        return self.target
+
+    def table(self, sort: str = "latency") -> str:
+        """As Tried.table, and a line where configurations ran in this process, with the reason."""
+        here = f"\nconfigurations ran in this process: {self.in_process}" if self.in_process else ""
+        return super().table(sort) + here
+
+    def __repr__(self) -> str:
+        return f"<tuned {self.subject}: {config_text(self.config)}, {self.latency:.4f} ms, {len(self.trials)} trials>"
 
 
 class TunedFunction:
@@ -142,9 +154,9 @@ class TunedFunction:
         """The result in memory."""
         return None if current().always_tune else self._results.get(memory_key)
 
-    def remember(self, memory_key: str, trials: Sequence[Trial], best: Trial) -> None:
-        """Keep a result in memory."""
-        self._results[memory_key] = replace(_result(trials, best, "", True), from_cache="memory")
+    def remember(self, memory_key: str, call: Call, trials: Sequence[Trial], best: Trial) -> None:
+        """Keep the result of a call in memory."""
+        self._results[memory_key] = self._result(call, trials, best, "memory", True)
 
     def _problem(
         self, arguments: Any, keywords: Mapping[str, Any], flags: CallFlags = NONE
@@ -180,7 +192,14 @@ class TunedFunction:
         key = self._key(call, configs) if self.options.cache else None
         task = FunctionTuning(self.name, call, configs, key, options)
         found = tune(task)
-        return replace(_result(found.trials, found.best, found.from_cache, found.complete), in_process=task.in_process)
+        result = self._result(call, found.trials, found.best, found.from_cache, found.complete)
+        return replace(result, in_process=task.in_process)
+
+    def _result(
+        self, call: Call, trials: Sequence[Trial], best: Trial, source: Literal["", "memory", "disk"], complete: bool
+    ) -> FunctionResult:
+        config, target = dict(best.config), _target(call)
+        return FunctionResult(config, best.latency or 0.0, tuple(trials), source, complete, "", self.name, target)
 
     def _key(self, call: Call, configs: Sequence[dict[str, Any]]) -> Key | None:
         options = self.options
@@ -193,7 +212,7 @@ class TunedFunction:
         values: Mapping[str, Any] = call.values
         if options.key is not None:
             values = {"key": asked_key(options.key, call.values)}
-        target = Target.parse("auto" if call.on_gpu else "interpret")
+        target = _target(call) or Target.parse("interpret")
         references = [options.ref_prog]
         return tuning_key(
             self.name, self.function, values, configs, target, call.on_gpu, references=references, policy=policy
@@ -209,8 +228,9 @@ class TunedFunction:
         return f"<tuned function {self.name}>"
 
 
-def _result(trials: Sequence[Trial], best: Trial, from_cache: Literal["", "disk"], complete: bool) -> FunctionResult:
-    return FunctionResult(dict(best.config), best.latency or 0.0, tuple(trials), from_cache, complete)
+def _target(call: Call) -> Target | None:
+    """The GPU that a call runs on; None: the CPU."""
+    return Target.parse("auto") if call.on_gpu else None
 
 
 if TYPE_CHECKING:

@@ -297,5 +297,7 @@ def carry_out(task: RunnableTask[R], store: Store | None, done: Mapping[str, Any
 def none_works(name: str, trials: Sequence[Trial], where: str = "") -> TileError:
     """What is raised where no configuration works."""
     return TileError(
-        f"autotune: none of {len(trials)} configurations of {name} works{where}", notes=summary_of_failures(trials)
+        f"autotune: none of {len(trials)} configurations of {name} works{where}",
+        notes=summary_of_failures(trials),
+        code="nothing-works",
     )

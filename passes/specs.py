@@ -88,6 +88,7 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
         raise TileError(
             f"no pass is named {name!r}; {meant(name, sorted(PASSES))}",
             notes=["a pass of your own is known once its module is imported; from the shell, --load FILE"],
+            code="no-such-pass",
         )
     fields = {option.name: option for option in dataclasses.fields(pass_type)}
     for key, option in fields.items():
@@ -98,8 +99,9 @@ def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]
         if key not in fields:
             way_out = f"{pass_type.__name__} is no dataclass: write @dataclass(frozen=True) above it"
             undecorated = key in inspect.get_annotations(pass_type)
+            others = meant(key, fields, "its options are") if fields else "it has none"
             raise TileError(
-                f"pass {name} has no option {key!r}; {meant(key, fields or ['none'], 'its options are')}",
+                f"pass {name} has no option {key!r}; {others}",
                 notes=[way_out] if undecorated else [],
             )
         default = fields[key].default

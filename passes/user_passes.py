@@ -68,7 +68,9 @@ def inserted(pipeline: Sequence[Pass], options: Mapping[str, Any]) -> list[Pass]
         where, _, name = place.partition(":")
         names = [each.name for each in passes]
         if name not in names and not (where == "after" and name == "elaborate"):
-            raise TileError(f"{place!r}: the pipeline has no pass {name!r}; {meant(name, names, 'it has')}")
+            raise TileError(
+                f"{place!r}: the pipeline has no pass {name!r}; {meant(name, names, 'it has')}", code="no-such-pass"
+            )
         if name == "elaborate":
             at = 0
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import linecache
 import pickle
+import re
 import tempfile
 import textwrap
 from pathlib import Path
@@ -22,7 +23,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.support.load_file import load_file
 from tiledsl.errors import TileError, source_line
-from tiledsl.language.refused import REFUSED
+from tiledsl.language.refused import ELSEWHERE, REFUSED
 from tiledsl.location import Loc
 
 # The kernel is given tiles s (shared, float16) and f (fragment, float32), both (32, 32), tensors A and B of (64, 64)
@@ -254,6 +255,16 @@ def test_names_outside_a_program() -> None:
         "dimension 1 of a tensor is -1; dimensions are at least 0",
         'T.Tensor((4, -1), "int8")',
     )
+
+
+def test_words_of_triton_and_torch_name_what_is_written_here(tmp_path: Path) -> None:
+    for name, instead in ELSEWHERE.items():
+        assert name not in T.__all__ and name not in REFUSED
+        assert all(hasattr(T, each) for each in re.findall(r"T\.(\w+)", instead)), instead
+    text = error_of("f = T.where(f > 0, f, 0)", tmp_path).split("\n")[0]
+    assert text == "1:5: error: T.where is not part of the tile language; write T.if_then_else, or `if`"
+    with pytest.raises(TileError, match=r"T\.dot is not part of the tile language; write T\.gemm"):
+        tiledsl.compile(tiledsl.parse("@T.prim_func\ndef f(A: T.Tensor((4,), 'float32')):\n    T.dot(A, A, A)\n"))
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

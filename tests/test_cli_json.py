@@ -40,7 +40,7 @@ def of(*words: object, status: int = 0) -> dict[str, Any]:
     assert (found["schema"], found["status"], ended.exit_code) == (1, status, status), found
     assert set(found["data"]) == set(report.FIELDS.get(found["command"], found["data"]))
     if found["error"] is not None:
-        assert list(found["error"]) == ["kind", "message", *PLACE, "notes", "text"]
+        assert list(found["error"]) == ["kind", "code", "message", *PLACE, "notes", "text"]
     return found
 
 

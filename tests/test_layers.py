@@ -24,7 +24,7 @@ FLOORS = (
     "version location tables digests directed_rounding formulas tracebacks child_processes strict_json",
     "errors",
     "logs",
-    "settings files launch_options pass_promises",
+    "settings files launch_options pass_promises mistakes",
     "ir math_functions",
     "legality",
     "dialects",

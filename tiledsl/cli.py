@@ -179,7 +179,7 @@ def verify(
 
 
 @main.command()
-@click.argument("program", metavar="FILE[:FUNCTION] | EXAMPLE")
+@click.argument("program", metavar="[FILE[:FUNCTION] | EXAMPLE | CODE | OPERATION]", default="")
 @_value
 @_target
 @_config
@@ -192,10 +192,16 @@ def explain(
 
     FILE is as for `tiledsl lower`; in a checkout, EXAMPLE is a name in examples/, at its small sizes unless -D says
     others. Times are estimates of the tuner's model. Nothing runs on a GPU.
+
+    CODE is that of an error, `whole-tile`; without it all are listed. OPERATION is one of the IR, `arith.mul`.
     """
     from tiledsl.commands import explain as explaining
     from tiledsl.commands import lower as command
+    from tiledsl.commands import words
 
+    if not program or (words.is_word(program) and not Path(program).exists()):
+        click.echo(words.explained(program) if program else words.listed())
+        return
     request = command.requested(program, values, target, configs)
     if not request.file.is_file():
         file, sizes = explaining.example_of(str(request.file), request.values)

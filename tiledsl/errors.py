@@ -51,11 +51,15 @@ class TileError(Exception):
     """A mistake in the user's program or call.
 
     `message` is one sentence with the values involved. `loc` is the range in the user's file, if known. `notes` are
-    further lines, such as a way to fix the mistake; each is text or a (text, Loc) pair.
+    further lines, such as a way to fix the mistake; each is text or a (text, Loc) pair. `code` names the kind of
+    mistake where `tiledsl explain CODE` has more to say of it, see mistakes.py; else it is "".
     """
 
-    def __init__(self, message: str, loc: Loc | None = None, notes: Sequence[str | tuple[str, Loc]] = ()) -> None:
+    def __init__(
+        self, message: str, loc: Loc | None = None, notes: Sequence[str | tuple[str, Loc]] = (), code: str = ""
+    ) -> None:
         super().__init__(message)
+        self.code = code
         self.message = message
         self.loc = loc if loc is not UNKNOWN else None
         self.notes = list(notes)
@@ -68,6 +72,8 @@ class TileError(Exception):
         for note in self.notes:
             text, loc = (note, None) if isinstance(note, str) else note
             head.append(f"  note: {text}" + (f" at {_short(loc)}" if loc and loc is not UNKNOWN else ""))
+        if self.code:
+            head.append(f"  more: tiledsl explain {self.code}")
         return "\n".join(head)
 
     def _render_traceback_(self) -> list[str]:
@@ -79,7 +85,7 @@ class TileError(Exception):
         return "".join(traceback.format_exception(type(self), self, self.__traceback__)).splitlines()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.message, self.loc, self.notes))
+        return (type(self), (self.message, self.loc, self.notes, self.code))
 
 
 def is_users(error: BaseException) -> bool:

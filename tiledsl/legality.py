@@ -308,7 +308,7 @@ def permitted(what: str, operation: str, *types: str) -> Verdict:
     """The verdict on an operation of the language, on any target. Raises TileError where it is refused."""
     found = verdict(operation, types)
     if found.is_refused:
-        raise TileError(f"{what}: {found.reason.format(*types)}", notes=found.notes(types))
+        raise TileError(f"{what}: {found.reason.format(*types)}", notes=found.notes(types), code="element-type")
     return found
 
 

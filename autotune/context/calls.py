@@ -47,7 +47,7 @@ def call_function(tuned: TunedFunction, arguments: Sequence[Any], keywords: Mapp
         launch=launch,
         trials=trials,
         disk_key=lambda: tuned._key(call, configs) if tuned.options.cache else None,
-        remember=lambda trials, best: tuned.remember(key, trials, best),
+        remember=lambda trials, best: tuned.remember(key, call, trials, best),
     )
     return session.call(identity, offer)
 

@@ -13,11 +13,11 @@ from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.results.result import AutotuneResult
+    from tiledsl.autotuner.results.tried import Tried
 
 
-def explain(result: AutotuneResult) -> str:
-    """A paragraph of lines; see AutotuneResult.explain."""
+def explain(result: Tried) -> str:
+    """A paragraph of lines; see Tried.explain."""
     order = sorted(result.ranks, key=lambda index: result.ranks[index])
     trials = {trial.index: trial for trial in result.trials}
     first = result.best
@@ -72,14 +72,14 @@ def _resources(first: Trial, second: Trial) -> str:
     return f"The winner has {'; '.join(parts)}." if parts else ""
 
 
-def _launches(result: AutotuneResult, first: Trial, second: Trial) -> list[str]:
+def _launches(result: Tried, first: Trial, second: Trial) -> list[str]:
     """Waves and bytes, from the programs; nothing where a program cannot be built again."""
     try:
         works = [work_of(trial.kernel) for trial in (first, second)]
     except Exception:  # a loaded result has the winner's program only
         return []
-    target = result.kernel.target
-    target = Target("cuda", 90) if target.kind == "interpret" else target
+    target = result.tuned_on
+    target = Target("cuda", 90) if target is None or target.kind == "interpret" else target
     lines = []
     for one, other in zip(*works):
         if not (one.is_static and other.is_static):
@@ -107,7 +107,7 @@ def _waves(work: Work, target: Target, resources: Mapping[str, Any] | None) -> s
     return f"{work.blocks} blocks in {waves} of {held}, {full:.0f}% full"
 
 
-def _other_bits(result: AutotuneResult) -> list[str]:
+def _other_bits(result: Tried) -> list[str]:
     """How many configurations could not win because their results have other bits."""
     out = [trial for trial in result.trials if trial.status == "other_bits"]
     if not out:
@@ -116,7 +116,7 @@ def _other_bits(result: AutotuneResult) -> list[str]:
     return [f"{len(out)} could not win, for their results have other bits; the first is {first}."]
 
 
-def _others(result: AutotuneResult, trials: Mapping[int, Trial], order: list[int]) -> list[str]:
+def _others(result: Tried, trials: Mapping[int, Trial], order: list[int]) -> list[str]:
     failed = len(result.trials) - len(order)
     if len(order) > 2:
         slowest = trials[order[-1]]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.predicting.machines import machine_of
@@ -19,24 +19,32 @@ from tiledsl.report import notebook
 from tiledsl.report.page import Cell, Entry, Fact, Group, Page, TuningPart
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.results.result import AutotuneResult
+    from tiledsl.autotuner.results.tried import Tried
+    from tiledsl.kernels.kernel import Kernel
+    from tiledsl.runtime.target import Target
 
 
-def tuning_page(result: AutotuneResult) -> Page:
+def tuning_page(result: Tried) -> Page:
     """The page of a tuning. Compiles nothing that was compiled before."""
     subtitle = f"{len(result.trials)} configurations, {result.latency_kind}"
-    subtitle += f" for {result.estimated_for}" if result.estimated_for else f" on {result.kernel.target}"
+    subtitle += f" for {result.estimated_for}" if result.estimated_for else f" on {result.tuned_on or 'the CPU'}"
     subtitle += "" if result.complete else "; the run was interrupted"
-    program = program_part(result.kernel, _winner(result).resources)
-    return Page(f"{result.kernel.name}: tuning", subtitle, program, tuning_part(result))
+    kernel = _kernel(result)
+    program = None if kernel is None else program_part(kernel, _winner(result).resources)
+    return Page(f"{result.subject}: tuning", subtitle, program, tuning_part(result))
 
 
-def _winner(result: AutotuneResult) -> Trial:
+def _kernel(result: Tried) -> Kernel | None:
+    """The winner's kernel; None of a Python function."""
+    return getattr(result, "kernel", None)
+
+
+def _winner(result: Tried) -> Trial:
     """The winner's trial; one without a record for what a tuned-config file named."""
     return next((each for each in result.trials if result.is_winner(each)), Trial(0, result.config))
 
 
-def tuning_part(result: AutotuneResult, explains: bool = True) -> TuningPart:
+def tuning_part(result: Tried, explains: bool = True) -> TuningPart:
     """What there is to say of a result's trials; with `explains` also of its kernel against the runner-up's."""
     tunables = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
     columns = {**columns_of(result), "occupancy": Column("blocks", _blocks, "d")}
@@ -68,12 +76,13 @@ def tuning_part(result: AutotuneResult, explains: bool = True) -> TuningPart:
     )
 
 
-def short_html(result: AutotuneResult) -> str:
+def short_html(result: Tried) -> str:
     """What a notebook shows of a result, which has no libraries to draw with. A kernel that was recalled is not built
     for it: rates, which depend on its program, are shown where they are known."""
-    if is_unbuilt(result.kernel):
+    kernel = _kernel(result)
+    if kernel is not None and is_unbuilt(kernel):
         amounts = {name: vars(result).get(name) for name in ("flops", "bytes_moved")}
-        result = replace(result)
+        result = copy.copy(result)
         vars(result).update(amounts)
     part = tuning_part(result, explains=False)
     facts = [(fact.label, fact.value, fact.note) for fact in part.facts]
@@ -83,7 +92,7 @@ def short_html(result: AutotuneResult) -> str:
     return shown + (notebook.table(("configurations", "status", "reason"), failed) if failed else "")
 
 
-def _entry(result: AutotuneResult, trial: Trial, tunables: list[str], fixed: dict[str, Column]) -> Entry:
+def _entry(result: Tried, trial: Trial, tunables: list[str], fixed: dict[str, Column]) -> Entry:
     rank = result.ranks.get(trial.index)
     values = {name: _shown(trial.config[name]) for name in trial.config}
     cells = [Cell("" if rank is None else str(rank), rank)]
@@ -126,29 +135,29 @@ def _is_numeric(entries: list[Entry], column: int) -> bool:
     return all(not isinstance(each.cells[column].key, str) for each in entries)
 
 
-def _blocks(result: AutotuneResult, trial: Trial) -> int | None:
+def _blocks(result: Tried, trial: Trial) -> int | None:
     limit = (trial.resources or {}).get("occupancy_limit")
     return limit[0] if limit else None
 
 
-def _roofline(result: AutotuneResult) -> dict[str, Any] | None:
+def _roofline(result: Tried) -> dict[str, Any] | None:
     """The peaks of the GPU and the program's operations per byte; None where a time is none of a GPU, or there are no
     products whose number is known. Williams et al., 2009."""
-    flops, moved, target = result.flops, result.bytes_moved, result.kernel.target
-    if not _is_of_a_gpu(result) or not flops or not moved:
+    flops, moved, kernel = result.flops, result.bytes_moved, _kernel(result)
+    if not _is_of_a_gpu(result) or not flops or not moved or kernel is None:
         return None
     try:
-        tera = peak_tera(result.kernel)
+        tera = peak_tera(kernel)
     except TileError:  # a stored program that this version cannot lower
         return None
     if tera is None:
         return None
-    machine = machine_of(target)
+    machine = machine_of(kernel.target)
     note = f"peaks of {machine.name}, from its data sheet; {flops / moved:,.1f} operations per byte"
     return {"tera": tera, "dram": machine.dram, "intensity": flops / moved, "name": machine.name, "note": note}
 
 
-def _facts(result: AutotuneResult, roof: dict[str, Any] | None) -> Iterator[Fact]:
+def _facts(result: Tried, roof: dict[str, Any] | None) -> Iterator[Fact]:
     """The answers to what is asked first."""
     yield Fact("winner", config_text(result.config))
     if result.latency:  # 0 where nothing can be estimated, as of kernels of Triton
@@ -162,26 +171,31 @@ def _facts(result: AutotuneResult, roof: dict[str, Any] | None) -> Iterator[Fact
         yield Fact("next best", f"{(second.cost / least - 1) * 100:+.1f}%", config_text(second.config))
     if result.latency and result.ref_latency:
         yield Fact("reference", f"{result.ref_latency / result.latency:.2f}×", f"of the winner's time: {result.ref_latency:.4g} ms")  # fmt: skip # noqa: E501
-    if result.latency and _is_of_a_gpu(result):
-        yield from _limits(result, result.latency * 1e-3, roof)
+    if result.latency and result.tuned_on is not None and _is_of_a_gpu(result):
+        yield from _limits(result, result.tuned_on, result.latency * 1e-3, roof)
     slowest = max((t.latency for t in working if t.latency is not None), default=0.0)
     note = f"the slowest takes {slowest / result.latency:.1f}× as long" if result.latency and slowest else ""
     yield Fact("configurations that work", f"{sum(t.ok for t in result.trials)} of {len(result.trials)}", note)
+    if in_process := getattr(result, "in_process", ""):
+        yield Fact("where", "in this process", in_process)
 
 
-def _kind(result: AutotuneResult) -> str:
+def _kind(result: Tried) -> str:
+    if result.tuned_on is None:
+        return "measured on the CPU"
     if not _is_of_a_gpu(result):
         return "measured in Triton's interpreter, which says nothing of a GPU"
     return result.latency_kind + (f" for {result.estimated_for}" if result.estimated_for else "")
 
 
-def _is_of_a_gpu(result: AutotuneResult) -> bool:
-    return result.kernel.target.kind != "interpret" or result.latency_kind == "estimated"
+def _is_of_a_gpu(result: Tried) -> bool:
+    target = result.tuned_on
+    return target is not None and (target.kind != "interpret" or result.latency_kind == "estimated")
 
 
-def _limits(result: AutotuneResult, seconds: float, roof: dict[str, Any] | None) -> Iterator[Fact]:
+def _limits(result: Tried, target: Target, seconds: float, roof: dict[str, Any] | None) -> Iterator[Fact]:
     """How near the winner comes to the GPU's peaks, and which of them bounds it."""
-    machine = machine_of(result.kernel.target)
+    machine = machine_of(target)
     memory = None if not result.bytes_moved else result.bytes_moved / seconds / (machine.dram * 1e12)
     if roof is not None and memory is not None and result.flops:
         compute = result.flops / seconds / (roof["tera"] * 1e12)

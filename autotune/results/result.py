@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.other_names import RESULT_FILE
+from tiledsl.autotuner.results.tried import Tried
 from tiledsl.autotuner.trial import Trial, config_text, own_trials
-from tiledsl.errors import TileError, ends_tracebacks
-from tiledsl.files import write_output
+from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
+    from tiledsl.runtime.target import Target
 
 
 def owned(result: AutotuneResult) -> AutotuneResult:
@@ -24,7 +25,7 @@ def owned(result: AutotuneResult) -> AutotuneResult:
 
 
 @dataclass(frozen=True)
-class AutotuneResult:
+class AutotuneResult(Tried):
     """The best configuration's kernel. Called, it runs; attributes that it does not have are the kernel's.
 
     config:       the winning configuration.
@@ -67,6 +68,14 @@ class AutotuneResult:
         return owned(self)
 
     @property
+    def subject(self) -> str:
+        return self.kernel.name
+
+    @property
+    def tuned_on(self) -> Target:
+        return self.kernel.target
+
+    @property
     def source(self) -> str:
         """The Triton source."""
         return self.kernel.source
@@ -82,11 +91,6 @@ class AutotuneResult:
         return self.kernel.prim_func
 
     @property
-    def best(self) -> Trial:
-        """The winner's trial."""
-        return next(trial for trial in self.trials if self.is_winner(trial))
-
-    @property
     def bit_class(self) -> str:
         """With `numerics`, the class of the results' bits, equal for configurations that round alike; else ""."""
         return self.best.bit_class
@@ -96,24 +100,12 @@ class AutotuneResult:
         """The winner's metrics, by name; see the option `metrics`. Those of others are theirs: trials[i].metrics."""
         return dict(self.best.metrics or {})
 
-    def is_winner(self, trial: Trial) -> bool:
-        """Whether the kernel is this trial's."""
-        return trial.ok and trial.config == self.config
-
     @property
     def estimated_for(self) -> str:
         """The GPU that the latencies are estimated for, such as "H200"; "" if they are measured."""
         from tiledsl.autotuner.predicting.machines import machine_of
 
         return machine_of(self.kernel.target).name if self.latency_kind == "estimated" else ""
-
-    @cached_property
-    def ranks(self) -> dict[int, int]:
-        """Ranks, from 1, by trial index, of the trials that work: the winner, then by latency."""
-        working = [trial for trial in self.trials if trial.ok]
-        cost = {t.index: t.cost if t.latency is not None else 0.0 for t in working}
-        working.sort(key=lambda t: (not self.is_winner(t), cost[t.index], t.index))
-        return {trial.index: place for place, trial in enumerate(working, 1)}
 
     @cached_property
     def flops(self) -> float | None:
@@ -129,25 +121,6 @@ class AutotuneResult:
 
         return model.bytes_moved(self.kernel)
 
-    def table(self, sort: str = "latency") -> str:
-        """The trials as text, by default the best first, then the failures in order. sort: a column, see table.COLUMNS.
-
-        Shared memory is in bytes for a block, spills in bytes for a thread. TFLOPS and GB/s are shown if the program
-        determines how much it computes and moves.
-        """
-        from tiledsl.autotuner.results.table import as_text
-
-        return as_text(self, sort)
-
-    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The trials as CSV, with a column for each tunable and each number; also written to `path`, if given."""
-        from tiledsl.autotuner.results.table import as_csv
-
-        text = as_csv(self)
-        if path is not None:
-            write_output(path, text.encode())
-        return text
-
     def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:
         """A unified diff from trial i's kernel to trial j's, empty if they are equal. stage: "triton" or "source", the
         name of a pass, or ttir, ttgir, llir, ptx, sass, amdgcn, for which both are compiled."""
@@ -157,25 +130,6 @@ class AutotuneResult:
             if not -len(self.trials) <= index < len(self.trials):
                 raise TileError(f"there is no trial {index}; there are 0 to {len(self.trials) - 1}")
         return unified(self.trials[i], self.trials[j], stage, context)
-
-    def explain(self) -> str:
-        """Why the winner won against the runner-up: resources, occupancy, waves, bytes, and the model's opinion."""
-        from tiledsl.autotuner.results.explain import explain
-
-        return explain(self)
-
-    @ends_tracebacks
-    def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write a page of HTML: what won, by how much, what limits it, what failed and why; all configurations with
-        search, filters and plots; the winner's passes, resources and certificate. One file, which a browser shows
-        without a network.
-
-        Raises TileError where `tiledsl[report]` is not installed, or the file cannot be written.
-        """
-        from tiledsl.autotuner.results.report import tuning_page
-        from tiledsl.report.page import write
-
-        return write(tuning_page(self), path)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result as one JSON file, from which `load` makes a callable result in another process."""
@@ -210,9 +164,3 @@ class AutotuneResult:
         latency = "no latency" if self.latency is None else f"{self.latency:.4f} ms {self.latency_kind}"
         latency += f" for {self.estimated_for}" if self.latency is not None and self.estimated_for else ""
         return f"<tuned {self.kernel.name}: {config_text(self.config)}, {latency}, {len(self.trials)} trials>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: answers to what is asked first, the best ten, and failures by their reasons."""
-        from tiledsl.autotuner.results.report import short_html
-
-        return short_html(self)

@@ -12,7 +12,7 @@ from tiledsl.errors import TileError
 from tiledsl.tables import aligned, csv_text
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.results.result import AutotuneResult
+    from tiledsl.autotuner.results.tried import Tried
 
 
 @dataclass(frozen=True)
@@ -20,29 +20,29 @@ class Column:
     """A column of the table: a heading, what stands in a row, and how."""
 
     head: str
-    value: Callable[[AutotuneResult, Trial], Any]
+    value: Callable[[Tried, Trial], Any]
     form: str = ""  # of numbers; "" for words, which stand left
 
-    def text(self, result: AutotuneResult, trial: Trial) -> str:
+    def text(self, result: Tried, trial: Trial) -> str:
         value = self.value(result, trial)
         if value is None:
             return "-" if self.form else ""
         return format(value, self.form) if self.form else str(value)
 
 
-def _resource(name: str) -> Callable[[AutotuneResult, Trial], Any]:
+def _resource(name: str) -> Callable[[Tried, Trial], Any]:
     return lambda result, trial: (trial.resources or {}).get(name)
 
 
-def _per_second(amount: str, scale: float) -> Callable[[AutotuneResult, Trial], float | None]:
-    def rate(result: AutotuneResult, trial: Trial) -> float | None:
+def _per_second(amount: str, scale: float) -> Callable[[Tried, Trial], float | None]:
+    def rate(result: Tried, trial: Trial) -> float | None:
         total = getattr(result, amount)
         return total / (trial.latency * 1e-3) / scale if total is not None and trial.ok and trial.latency else None
 
     return rate
 
 
-def _status(result: AutotuneResult, trial: Trial) -> str:
+def _status(result: Tried, trial: Trial) -> str:
     return trial.status + (f" (as {trial.same_as})" if trial.same_as is not None else "")
 
 
@@ -66,7 +66,7 @@ def _metric(name: str) -> Column:
     return Column(name, lambda result, trial: (trial.metrics or {}).get(name), ".4g")
 
 
-def columns_of(result: AutotuneResult) -> dict[str, Column]:
+def columns_of(result: Tried) -> dict[str, Column]:
     """The columns of a result: behind the latency's, those of its metrics and of the objective that is a function."""
     names = dict.fromkeys(name for trial in result.trials for name in trial.metrics or {})
     found = {f"metric {name}" if name in COLUMNS else name: _metric(name) for name in names}
@@ -77,11 +77,11 @@ def columns_of(result: AutotuneResult) -> dict[str, Column]:
     return dict([*own[:place], *found.items(), *own[place:]])
 
 
-_OPTIONAL = ("spread", "tflops", "gbps")  # left out where no trial has them
+_OPTIONAL = ("spread", "tflops", "gbps", "shared_bytes", "registers", "spills")  # left out where no trial has them
 _DESCENDING = ("tflops", "gbps")
 
 
-def sorted_trials(result: AutotuneResult, sort: str) -> list[Trial]:
+def sorted_trials(result: Tried, sort: str) -> list[Trial]:
     """The trials by a column; those without a value come last, in order. By latency, those that work come first."""
     columns = columns_of(result)
     column = columns.get(sort)
@@ -96,7 +96,7 @@ def sorted_trials(result: AutotuneResult, sort: str) -> list[Trial]:
     return known + [trial for trial in result.trials if values[trial.index] is None]
 
 
-def as_text(result: AutotuneResult, sort: str = "latency") -> str:
+def as_text(result: Tried, sort: str = "latency") -> str:
     """Aligned columns, the winner starred; then a line for each trial that has something to say. Trials that were not
     tried have no row: there may be hundreds. They are counted at the end."""
     everything = sorted_trials(result, sort)
@@ -117,7 +117,7 @@ def as_text(result: AutotuneResult, sort: str = "latency") -> str:
     return "\n".join([*aligned(rows, sides), *notes])
 
 
-def as_csv(result: AutotuneResult) -> str:
+def as_csv(result: Tried) -> str:
     """All trials in order, a column for each tunable and each number, and the message; numbers in full."""
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
     columns = columns_of(result)

@@ -310,6 +310,7 @@ def missed(function: AutotunedFunction, problem: TuningProblem) -> AutotuneResul
     raise TileError(
         f"{function.name} is not tuned for {_call_text(function, problem)}: {why}",
         notes=[f"tune it: {function.name}.tune_into(folder, [...]), or say on_miss='tune' or 'first'"],
+        code="not-tuned",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from docs.site import reference
 from docs.site.entries import ROOT
 from docs.site.repository import Pages
+from tiledsl.mistakes import PAGE
 
 
 def pages() -> Iterator[tuple[str, str | bytes]]:
@@ -20,6 +21,8 @@ def pages() -> Iterator[tuple[str, str | bytes]]:
     yield from language.texts()
     yield "reference/refused.md", reference.refused()
     yield "reference/passes.md", reference.passes()
+    yield "reference/operations.md", reference.operations()
+    yield "reference/mistakes.md", PAGE.read_text()
     yield "reference/command-line.md", reference.command_line()
     yield "reference/tuner.md", reference.tuner()
     yield "reference/python.md", reference.python()

@@ -17,6 +17,8 @@ from tiledsl import autotuner
 from tiledsl.autotuner.option import by_section
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.cli import main
+from tiledsl.commands.words import operation
+from tiledsl.ir.core import OPERATIONS
 from tiledsl.language import names
 from tiledsl.language.dtypes import ALIASES, DTYPES
 from tiledsl.language.refused import PATTERNS, REFUSED
@@ -158,6 +160,31 @@ def passes() -> str:
         if options := dataclasses.fields(each):
             rows = [f"| `{each.name}.{option.name}` | `{option.default!r}` |" for option in options]
             parts.append("\n".join(["| option | default |", "| --- | --- |", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def operations() -> str:
+    """The page of the IR's operations, by dialect, for who writes a pass."""
+    parts = [
+        "# The operations of the IR",
+        "What passes read and write. `SomeOp(operand, ..., attribute=value)` makes one; operands, attributes and "
+        "results are read by their names, `op.lhs`. `tiledsl explain arith.mul` prints the same. "
+        "[Passes of your own](../passes.md#passes-of-your-own) says how to use them.",
+    ]
+    for name in sorted(OPERATIONS):
+        found = operation(OPERATIONS[name])
+        rows = [
+            f"| {what} | {', '.join(f'`{each}`' for each in found[what])} |"
+            for what in ("operands", "results", "regions")
+            if found[what]
+        ]
+        if found["attributes"]:
+            shown = [
+                f"`{key}`" + ("" if value is None else f" = `{value}`") for key, value in found["attributes"].items()
+            ]
+            rows.append(f"| attributes | {', '.join(shown)} |")
+        parts += [f"## {name}", f"`{found['class']}`", docstring(found["text"])]
+        parts += ["\n".join(["| | |", "| --- | --- |", *rows])] if rows else []
     return "\n\n".join(parts) + "\n"
 
 

@@ -67,6 +67,7 @@ class Block:
                     "T.sync_threads where not all threads of the block come: the others would wait for ever",
                     op.loc,
                     ["put it behind the `if`, or write a loop that has as many turns in all threads"],
+                    code="threads-apart",
                 )
             if self.waits:
                 builder.insert(thread.BarrierOp(loc=op.loc))
@@ -89,6 +90,7 @@ class Block:
                     "some threads than in others",
                     op.loc,
                     ["write it for one thread, with T.serial and T.vectorized loops"],
+                    code="threads-apart",
                 )
         if isinstance(op, tile.WriteOp) and op.buffer in self.private:
             self._fill(op, builder, mask)
@@ -100,6 +102,7 @@ class Block:
                     f"this is done by all threads of the block together, but {name} differs from thread to thread",
                     op.loc,
                     ["write it for one thread, with T.serial and T.vectorized loops"],
+                    code="threads-apart",
                 )
         builder.insert(op.clone(self.map))  # type: ignore[arg-type]
 
@@ -127,6 +130,7 @@ class Block:
                     "written in one of them and used in the other",
                     op.loc,
                     ["write two `if` statements, in the order that is meant"],
+                    code="threads-apart",
                 )
 
     # Exchange

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ import tiledsl
 from tests.autotune.programs import scale_program, twice
 from tests.autotune.test_search import RECORDINGS, Recording
 from tests.support.load_file import load_file
-from tiledsl.autotuner import SearchSpace, register_search
+from tiledsl.autotuner import AutotuneResult, SearchSpace, Trial, register_search, simulate
 from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.search import make_strategy, own
 from tiledsl.errors import TileError
@@ -268,3 +271,40 @@ def test_the_adapter_to_optuna(monkeypatch: pytest.MonkeyPatch, timer: Any) -> N
     search.tell(2, None)
     search.tell(1, 3.5)
     assert study.told[-2:] == ["fail", 3.5]
+
+
+def result_with(costs: list[float | None]) -> AutotuneResult:
+    """A result of which the trials have these milliseconds; None: it does not work."""
+    trials = [
+        Trial(index, {"block": index}, "crash" if cost is None else "ok", latency=cost)
+        for index, cost in enumerate(costs)
+    ]
+    trials.append(Trial(len(trials), {"block": -1}, "pruned", "too large"))
+    return AutotuneResult(None, {"block": 0}, 1.0, None, tuple(trials), "measured")  # type: ignore[arg-type]
+
+
+def test_a_search_is_simulated_on_what_was_measured() -> None:
+    result = result_with([3.0, None, 2.0, 1.0])
+    found = simulate(result, "exhaustive")
+    assert [trial.index for trial in found.tried] == [0, 1, 2, 3] and found.bests == (3.0, 3.0, 2.0, 1.0)
+    assert (found.least, found.best.config, found.trials_to(2.5), found.trials_to(0.5)) == (1.0, {"block": 3}, 3, None)
+    few = simulate(result, "exhaustive", max_trials=2, order=[4, 1, 3, 0])
+    assert [trial.index for trial in few.tried] == [1, 3] and few.bests == (math.inf, 1.0)
+    told: list[Any] = []
+
+    class Twice:
+        def __init__(self, space: Any) -> None:
+            assert space.order == (0, 1, 2, 3) and len(space.configs) == 5
+
+        def ask(self, n: int) -> list[int]:
+            return [2, 2] if len(told) < 2 else []
+
+        def tell(self, index: int, value: float | None) -> None:
+            told.append((index, value))
+
+    assert simulate(result, Twice, at_once=2).bests == (2.0,) and told == [(2, 2.0)] * 2
+    assert simulate(result, "random", seed=1).best.config == {"block": 3}
+    with pytest.raises(TileError, match="none of the 1 configurations that the search tried works"):
+        _ = simulate(result, "exhaustive", max_trials=1, order=[1]).best
+    with pytest.raises(TileError, match="no configuration of this result has a time"):
+        simulate(replace(result, trials=result.trials[1:2], kernel=SimpleNamespace(name="k")), "exhaustive")

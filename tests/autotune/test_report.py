@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import html
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import tiledsl
 from tests.autotune.test_result import gemm_result, tuned
 from tests.report.pages import Read
-from tiledsl.autotuner import AutotuneResult, Trial
+from tiledsl.autotuner import AutotuneResult, Trial, tune_function
 from tiledsl.autotuner.results.report import tuning_page, tuning_part
 from tiledsl.kernels.report import kernel_page
 from tiledsl.report import page
@@ -167,3 +170,43 @@ def test_a_time_that_nobody_knows_is_not_shown() -> None:
     nothing = replace(result, latency=0.0)  # as where nothing can be estimated
     assert {"winner", "configurations that work"} <= {*facts(tuning_part(nothing).facts)}
     assert "time" not in facts(tuning_part(nothing).facts)
+
+
+def milliseconds_of_parts(config: dict[str, Any], call: Any) -> float:
+    return {1: 0.5, 2: 0.25}[config["parts"]]
+
+
+def test_functions_have_pages_without_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "_plotting", lambda: "const Plotly = {};")
+
+    times = "tests.autotune.test_report:milliseconds_of_parts"
+
+    @tune_function([{"parts": parts} for parts in (1, 2, 0)], timer=times, cache=False)
+    def product(A: torch.Tensor, B: torch.Tensor, parts: int) -> torch.Tensor:
+        return torch.cat([piece @ B for piece in A.chunk(parts)])
+
+    result = product.tune(torch.eye(4), torch.eye(4))
+    assert repr(result) == "<tuned product: parts=2, 0.2500 ms, 3 trials>"
+    rows = [line.split() for line in result.table().splitlines()]
+    assert rows[0] == ["rank", "trial", "configuration", "status", "measured", "ms", "spread", "max", "error"]
+    assert [row[:6] for row in rows[1:3]] == [
+        ["*", "1", "1", "parts=2", "ok", "0.2500"], ["2", "0", "parts=1", "ok", "0.5000", rows[2][5]],
+    ]  # fmt: skip
+    assert result.explain().splitlines()[1] == "Next is parts=1 with 0.5000 ms, 100.0% more."
+    assert result.to_csv().splitlines()[2].startswith("2,1,1,ok,0.25,")
+    part = tuning_part(result)
+    assert facts(part.facts) == {
+        "winner": ("parts=2", ""),
+        "time": ("0.25 ms", "measured on the CPU"),
+        "next best": ("+100.0%", "parts=1"),
+        "configurations that work": ("2 of 3", "the slowest takes 2.0× as long"),
+        "where": ("in this process", "it is defined inside of another function"),
+    }
+    assert [*part.heads] == ["rank", "parts", "status", "ms", "spread", "message"]
+    assert part.failures[0].configs == ["parts=0"] and "chunks" in part.failures[0].message
+    seen = Read(result.report(tmp_path / "product.html").read_text())
+    assert {"product: tuning", "3 configurations, measured on the CPU"} <= {*seen.texts}
+    assert not {"The winner's kernel", "Triton source"} & {*seen.texts}
+    assert "parts=2" in result._repr_html_()
+    again = pickle.loads(pickle.dumps(result))
+    assert (again, again.subject, again.tuned_on) == (result, "product", None)

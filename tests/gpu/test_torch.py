@@ -96,9 +96,10 @@ def test_mixed_precision(dtype: torch.dtype) -> None:
         torch.testing.assert_close(found[0], found[1], rtol=5e-2, atol=5e-3)
 
 
-def test_dynamic_sizes_with_gradients() -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_dynamic_sizes_with_gradients(backend: str) -> None:
     ours, theirs = pair()
-    graph = torch.compile(ours, fullgraph=True, dynamic=True, backend="aot_eager")
+    graph = torch.compile(ours, fullgraph=True, dynamic=True, backend=backend)
     for rows in (16, 5, 33, 16):
         x = torch.randn(rows, 8, device="cuda", requires_grad=True)
         ours_at, theirs_at = (torch.autograd.grad(run(x).square().sum(), x)[0] for run in (graph, theirs))

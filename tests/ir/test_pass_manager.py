@@ -153,7 +153,7 @@ def test_specs_show_what_differs_from_the_defaults() -> None:
     [
         ("nonsense", ":1:1: error: no pass is named 'nonsense'; there are .*test-idle"),
         ("test-idle,test-scale-constants{size=3}", ":1:11: error: .* no option 'size'; its options are factor, only"),
-        ("test-idle{size=3}", "no option 'size'; its options are none"),
+        ("test-idle{size=3}", "no option 'size'; it has none"),
         ("test-scale-constants{factor=yes}", "factor='yes', but its type is int"),
         ("test-scale-constants{factor=true}", "factor=True, but its type is int"),
         ("test-scale-constants{deep=1}", "deep=1, but its type is bool, true or false"),

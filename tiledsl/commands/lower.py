@@ -19,7 +19,7 @@ from tiledsl.autotuner.tuned.shapes import parse_value as literal
 from tiledsl.commands.report import give
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError, value_options
+from tiledsl.errors import TileError, meant, value_options
 from tiledsl.files import read_text
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.interchange.printer import print_generic
@@ -340,12 +340,27 @@ def _of(program: Any, request: Request) -> Callable[[], FuncOp]:
 
 
 def _called(builder: Any, values: Mapping[str, Any]) -> Any:
+    _refuse_unknown(getattr(builder, "__name__", str(builder)), builder, values)
     try:
         return builder(**values)
     except TypeError as error:
         missing = [name for name in _parameters(builder, Parameter.empty) if name not in values]
         notes = [f"give it: {value_options(missing)}"] if missing else []
         raise TileError(f"{getattr(builder, '__name__', builder)}: {error}", notes=notes) from None
+
+
+def _refuse_unknown(name: str, builder: Any, values: Mapping[str, Any]) -> None:
+    """TileError for a value of which a function has no parameter."""
+    try:
+        parameters = signature(builder).parameters
+    except (ValueError, TypeError):  # some of C have no signature
+        return
+    unknown = [each for each in values if each not in parameters]
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        notes = [meant(unknown[0], parameters, "its parameters are")]
+        if unknown[0] in LAUNCH_OPTIONS:
+            notes.append(f"of the launch: --pass-config lower-to-triton.{unknown[0]}={values[unknown[0]]}")
+        raise TileError(f"{name} has no parameter {unknown[0]!r}", notes=notes)
 
 
 def _parameters(builder: Any, default: Any) -> list[str]:
@@ -364,17 +379,12 @@ def _of_jit(function: JitFunction, values: dict[str, Any]) -> Callable[[], FuncO
         names = function.signature.parameters
         bound = {**{n: p.default for n, p in names.items() if p.default is not p.empty}, **values}
         return _saying(unset, function._builder({**dict.fromkeys(n for n in names if n not in bound), **bound}))
+    _refuse_unknown(function.__name__, function.function, values)
     missing = [name for name in _parameters(function.function, Parameter.empty) if name not in values]
     if missing:
         raise TileError(
             f"{function.__name__} needs {', '.join(missing)}", notes=[f"give them: {value_options(missing)}"]
         )
-    unknown = [name for name in values if name not in function.signature.parameters]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in function.signature.parameters.values()):
-        notes = [f"its parameters are {', '.join(function.signature.parameters)}"]
-        if unknown[0] in LAUNCH_OPTIONS:
-            notes.append(f"of the launch: --pass-config lower-to-triton.{unknown[0]}={values[unknown[0]]}")
-        raise TileError(f"{function.__name__} has no parameter {unknown[0]!r}", notes=notes)
     program = _saying(unset, lambda: function.build(function._bind((), values)))()
     indices = () if out_idx is None else (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
     return _saying(unset, lambda: program.build(indices))

@@ -39,7 +39,7 @@ def passes(name: str | None) -> None:
         give(passes=[_data(found)])
         click.echo("\n".join(_description(found)))
     else:
-        raise TileError(f"no pass is named {name!r}", notes=[meant(name, by_name)])
+        raise TileError(f"no pass is named {name!r}", notes=[meant(name, by_name)], code="no-such-pass")
 
 
 def _data(each: type[Pass]) -> dict[str, Any]:

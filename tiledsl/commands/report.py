@@ -35,6 +35,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "resources",
         "remarks",
         "advice",
+        "mistakes",
+        "operation",
     ),
     "compile": ("emit", "text", "file", "resources"),
     "opt": ("text", "file", "milliseconds"),
@@ -167,7 +169,7 @@ def _to_stderr() -> Iterator[None]:
 
 
 def _error(kind: str, message: str) -> dict[str, Any]:
-    return {"kind": kind, "message": message, **_place(None), "notes": [], "text": message}
+    return {"kind": kind, "code": "", "message": message, **_place(None), "notes": [], "text": message}
 
 
 def _failed(failure: PassFailure) -> dict[str, Any]:
@@ -192,7 +194,8 @@ def described(error: TileError) -> dict[str, Any]:
     without --json."""
     notes = [(note, None) if isinstance(note, str) else note for note in error.notes]
     said = [{"message": text, **_place(loc)} for text, loc in notes]
-    return {"kind": "mistake", "message": error.message, **_place(error.loc), "notes": said, "text": str(error)}
+    known = {"kind": "mistake", "code": error.code, "message": error.message}
+    return {**known, **_place(error.loc), "notes": said, "text": str(error)}
 
 
 def plain(value: Any) -> Any:

@@ -173,7 +173,9 @@ class Blocks(Expressions):
     def _augmented(self, node: syntax.AugmentedAssign) -> None:
         old = self.evaluate(node.target)
         if isinstance(old, Reference) and old.is_region or isinstance(old, Buffer):
-            raise TileError(f"{node.op}= on a whole tile; write a T.Parallel loop over its elements", node.loc)
+            raise TileError(
+                f"{node.op}= on a whole tile; write a T.Parallel loop over its elements", node.loc, code="whole-tile"
+            )
         # The target's indices are evaluated once: the place is read and written through `old`.
         value = self._arithmetic(node, node.op, old, self.evaluate(node.value), (node.target, node.value))
         if isinstance(old, (Reference, Var, Float4Reference)):

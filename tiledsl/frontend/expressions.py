@@ -33,6 +33,7 @@ from tiledsl.language.expression import (
 )
 from tiledsl.language.float4 import Float4Buffer
 from tiledsl.language.loops import DeviceLoop, serial
+from tiledsl.language.refused import ELSEWHERE
 from tiledsl.math_functions import MATH_FUNCTIONS
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -106,7 +107,7 @@ class Expressions:
 
     def _refuse(self, node: syntax.Node) -> Any:
         what = "expression" if isinstance(node, syntax.Expression) else "statement"
-        raise TileError(f"this {what} is not part of the tile language", node.loc)
+        raise TileError(f"this {what} is not part of the tile language", node.loc, code="not-in-language")
 
     def evaluate(self, node: syntax.Expression) -> Any:
         """The value of an expression. Errors get its place, where they have none."""
@@ -148,6 +149,7 @@ class Expressions:
         raise TileError(
             f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
             node.loc,
+            code="endless-build",
         )
 
     def _check_length(self, node: syntax.Node) -> None:
@@ -159,6 +161,7 @@ class Expressions:
                 "operations",
                 node.loc,
                 ["a loop over T.serial runs on the device"],
+                code="endless-build",
             )
 
     def _items(self, nodes: tuple[syntax.Expression, ...]) -> list[Any]:
@@ -209,7 +212,8 @@ class Expressions:
             elif isinstance(value, Expr):
                 what = f"an element or part of {value.name}" if isinstance(value, Reference) else "a value"
                 text = f"{what} has no attribute {node.attr!r}; it has dtype and astype(dtype)"
-            raise TileError(text, node.loc) from None
+            is_language = getattr(value, "__name__", "") == "tiledsl.language"
+            raise TileError(text, node.loc, code="not-in-language" if is_language else "") from None
         except TileError:
             raise
         except Exception as error:
@@ -232,6 +236,7 @@ class Expressions:
                 f"a Python {type(value).__name__} cannot be indexed by a value known only on the device",
                 node.loc,
                 ["loop with `for x in T.unroll(n)` over a constant n, or over the sequence itself"],
+                code="device-value",
             )
         return self._host(node, operator.getitem, value, index)
 
@@ -328,7 +333,9 @@ class Expressions:
         for value in (left, right):
             if isinstance(value, Buffer):
                 raise TileError(
-                    f"{op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc
+                    f"{op} on the whole buffer {value.name}; write a T.Parallel loop over its elements",
+                    node.loc,
+                    code="whole-tile",
                 )
         if left is None or right is None:
             part = parts[0 if left is None else 1]
@@ -350,7 +357,9 @@ class Expressions:
         self.ctx.builder.loc = node.loc
         if isinstance(value, Buffer):
             raise TileError(
-                f"{node.op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc
+                f"{node.op} on the whole buffer {value.name}; write a T.Parallel loop over its elements",
+                node.loc,
+                code="whole-tile",
             )
         if value is None and node.op != "not":
             raise TileError(f"{node.op} with {named(node.operand)}, which is None; was a tunable left None?", node.loc)
@@ -379,6 +388,7 @@ class Expressions:
                         raise TileError(
                             f"{op} on the whole buffer {buffer.name}; compare its elements in a T.Parallel loop",
                             node.loc,
+                            code="whole-tile",
                         )
             if op in ("<", "<=", ">", ">=") and (left is None or right is None):
                 tree = comparator if right is None else node.left
@@ -484,7 +494,9 @@ class Expressions:
         value = self.evaluate(node)
         if isinstance(value, Expr):
             raise TileError(
-                "this condition decides while the program is built, but is known only on the device", node.loc
+                "this condition decides while the program is built, but is known only on the device",
+                node.loc,
+                code="device-value",
             )
         return bool(value)
 
@@ -516,12 +528,6 @@ def _first_line(error: Exception) -> str:
 
 
 _LIBRARIES = ("torch", "numpy", "math", "cmath", "scipy")
-_IN_T = {  # what T calls otherwise
-    "absolute": "abs", "fabs": "abs", "maximum": "max", "fmax": "max", "minimum": "min", "fmin": "min",
-    "where": "if_then_else", "relu": "max(x, 0)", "arctan2": "atan2", "arcsin": "asin", "arccos": "acos",
-    "arctan": "atan", "matmul": "gemm", "mm": "gemm", "dot": "gemm", "sum": "reduce_sum", "amax": "reduce_max",
-    "amin": "reduce_min", "zeros_like": "clear", "clip": "clamp",
-}  # fmt: skip
 
 
 def _is_of_values(function: Any) -> bool:
@@ -534,10 +540,10 @@ def _is_of_values(function: Any) -> bool:
 def _of_values(node: syntax.Call, function: Any) -> TileError:
     """A function of torch, numpy or math that is called with a value of the device."""
     name = str(getattr(function, "__name__", ""))
-    there = _IN_T.get(name) or (name if name in maths.__all__ or name in MATH_FUNCTIONS else "")
+    there = ELSEWHERE.get(name) or (f"T.{name}" if name in maths.__all__ or name in MATH_FUNCTIONS else "")
     text = f"{named(node.function)} runs while the program is built, and takes no values of the device"
-    way_out = f"write T.{there}" if there else "write it with the functions of tiledsl.language (T.exp, T.max, ...)"
-    return TileError(text, node.loc, [way_out])
+    way_out = f"write {there}" if there else "write it with the functions of tiledsl.language (T.exp, T.max, ...)"
+    return TileError(text, node.loc, [way_out], code="device-value")
 
 
 def _is_ours(function: Any) -> bool:
@@ -549,14 +555,18 @@ def _call_mistake(function: Any, error: BaseException) -> str:
     name = str(getattr(function, "__name__", function))
     text = _first_line(error) if isinstance(error, Exception) else ""
     unknown = re.search(r"unexpected keyword argument '(\w+)'", text)
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.kind not in kinds]
     if unknown:
-        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        parameters = inspect.signature(function).parameters.values()
-        known = [each.name for each in parameters if each.kind not in kinds]
+        known = [each.name for each in parameters]
         near = [each for each in known if unknown[1] in each] or difflib.get_close_matches(unknown[1], known, 1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
         return f"T.{name} has no argument {unknown[1]!r}; {hint}"
-    return f"T.{name}: {text.removeprefix(getattr(function, '__qualname__', name) + '() ')}"
+    text = text.removeprefix(getattr(function, "__qualname__", name) + "() ")
+    if " positional argument" in text:
+        wanted = [each.name for each in parameters if each.default is each.empty]
+        text += f"; write T.{name}({', '.join([*wanted, *['...'] * (len(wanted) < len(parameters))])})"
+    return f"T.{name}: {text}"
 
 
 def _is_builtin(function: Any) -> bool:

@@ -85,10 +85,10 @@ class LineStructure(PostLex):
                     raise TileError(f"'{token}' does not close '{opener}'", self.loc(token), [note])
             elif kind == "REFUSED":
                 message = f"'{token}' is not part of the tile language; {_INSTEAD[token]}"
-                raise TileError(message, self.loc(token))
+                raise TileError(message, self.loc(token), code="not-in-language")
             elif kind == "COMPLEX":
                 message = f"complex numbers such as {_shorten(token)} are not part of the tile language"
-                raise TileError(message, self.loc(token))
+                raise TileError(message, self.loc(token), code="not-in-language")
             yield token
             last = token
         if brackets:

@@ -284,6 +284,7 @@ class Loops(Blocks):
             raise TileError(
                 f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
                 node.loc,
+                code="endless-build",
             )
         except _Break:
             pass
@@ -336,5 +337,6 @@ class Loops(Blocks):
                 f"`{what}` of a loop that runs while the program is built depends on a value known only on the device",
                 node.loc,
                 ["make it a device loop: for i in T.serial(n)"],
+                code="device-value",
             )
         return jumps if isinstance(jumps, Jumps) else None

@@ -41,6 +41,7 @@ class OutOfScope:
                 (f"{name} {what}", self.loc),
                 f"make it a variable: {name} = T.alloc_var(dtype, init) before that",
             ],
+            code="carried-value",
         )
 
 
@@ -124,6 +125,7 @@ class Scope:
                     "iteration to the next",
                     loc,
                     [f"make it a variable: {name} = T.alloc_var(dtype, init) before the loop"],
+                    code="carried-value",
                 )
             if in_kernel and (isinstance(value, Var) or (isinstance(value, Buffer) and value.scope() != "global")):
                 self.local[name] = OutOfScope(loc, False, is_buffer=True)

@@ -135,7 +135,10 @@ class EagerProgram(Program):
     def build(self, out_idx: Sequence[int] = ()) -> FuncOp:
         """The IR before any pass, elaborated again. Raises TileError for `out_idx`: its outputs are what it returns."""
         if out_idx:
-            raise TileError(f"{self.name}: out_idx belongs to the lazy style; an eager function returns its outputs")
+            raise TileError(
+                f"{self.name}: out_idx belongs to the lazy style; an eager function returns its outputs",
+                code="two-styles",
+            )
         return self._make()
 
 

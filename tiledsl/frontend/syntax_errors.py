@@ -32,11 +32,13 @@ def explain(error: UnexpectedInput, lines: LineStructure, text: str, line_shift:
         word = soft.group(1)
         at = Loc(loc.file, loc.line, soft.start(1) + 1, loc.line, soft.end(1) + 1)
         instead = "use `if` and `elif`" if word == "match" else "assign with '='"
-        return TileError(f"'{word}' is not part of the tile language; {instead}", at)
+        return TileError(f"'{word}' is not part of the tile language; {instead}", at, code="not-in-language")
     if token.type == "_INDENT":
         return TileError("unexpected indentation: no block starts on the line before", loc)
     if token.type == "FROM" and line.lstrip().startswith("raise "):
-        return TileError("'raise ... from' is not part of the tile language; raise the exception alone", loc)
+        return TileError(
+            "'raise ... from' is not part of the tile language; raise the exception alone", loc, code="not-in-language"
+        )
     found = _FOUND.get(token.type) or f"'{_shorten(str(token))}'"
     expected = _expected(set(error.accepts or error.expected))
     message = f"unexpected {found}" + (f"; expected {expected}" if expected else "")
@@ -80,7 +82,7 @@ def _unexpected_character(
     if char == "\\":
         return TileError("a backslash outside a string must be the last character of its line", loc)
     shown = f"'{char}'" if char.isprintable() else f"U+{ord(char):04X}"
-    return TileError(f"the character {shown} is not part of the tile language", loc)
+    return TileError(f"the character {shown} is not part of the tile language", loc, code="not-in-language")
 
 
 def _expected(accepted: set[str]) -> str:

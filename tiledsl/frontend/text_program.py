@@ -43,7 +43,7 @@ from tiledsl.language.expression import Expr, describe
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.operations import GemmWarpPolicy
 from tiledsl.language.program import KernelFrame, Ref
-from tiledsl.language.refused import Refused, refusal
+from tiledsl.language.refused import Refused, refusal, unknown
 from tiledsl.location import Loc
 
 MAX_STEPS = 100_000
@@ -106,8 +106,7 @@ class _Language:
             return self.values[name]
         if refusal(name):
             return getattr(self.language, name)  # using it is an error that says what to write instead
-        near = difflib.get_close_matches(name, list(self.values), 1)
-        raise TileError(f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else ""))
+        raise TileError(unknown(name, self.values), code="not-in-language")
 
     def __repr__(self) -> str:
         return "T"

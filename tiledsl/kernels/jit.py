@@ -341,7 +341,9 @@ class JitFunction(InGraphs):
         given = ", ".join(f"{name} is {brief(values[name])}" for name in tensors)
         call = f"{self.__name__}({', '.join(f'{name}=...' for name in tensors)})(...)"
         notes = [f"give it sizes and tunables, and its kernel the tensors: {call}"]
-        return TileError(f"{self.__name__} makes a kernel and takes no tensors: {given}", user_loc(), notes)
+        return TileError(
+            f"{self.__name__} makes a kernel and takes no tensors: {given}", user_loc(), notes, code="two-styles"
+        )
 
     def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
         """Arguments by name, defaults included. `partial`: further names are values of T.const symbols."""
@@ -371,6 +373,7 @@ class JitFunction(InGraphs):
                 f"{self.__name__}: out_idx belongs to the lazy style",
                 parse_function(self.function).loc,
                 ["this function has T.Kernel itself: what T.empty makes and it returns are its outputs"],
+                code="two-styles",
             )
         values = {name: _argument(value) for name, value in bound.items()}
         pass_configs = self._pass_configs(values)

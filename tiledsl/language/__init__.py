@@ -32,10 +32,7 @@ def __getattr__(name: str) -> Any:
     refused = importlib.import_module("tiledsl.language.refused")
     if reason := refused.refusal(name):
         return refused.Refused(name, reason)
-    near = importlib.import_module("difflib").get_close_matches(name, names.NAMES, 1)
-    raise AttributeError(
-        f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else "")
-    )
+    raise AttributeError(refused.unknown(name, names.NAMES))
 
 
 def __dir__() -> list[str]:

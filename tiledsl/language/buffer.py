@@ -112,7 +112,7 @@ class Buffer(metaclass=_BufferClass):
         raise TileError(f"{self.name} cannot be iterated; loop over T.serial({self.name}.shape[0]) and index it")
 
     def __bool__(self) -> bool:
-        raise TileError(f"the truth value of buffer {self.name} is not defined; index one element")
+        raise TileError(f"the truth value of buffer {self.name} is not defined; index one element", code="whole-tile")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.type}>"
@@ -158,7 +158,10 @@ class Reference(Expr):
         else:
             index = index if index >= 0 else dim + index
             if isinstance(index, int) and isinstance(dim, int) and not 0 <= index < dim:
-                raise TileError(f"index {index} is outside dimension {axis} of {self.buffer.name}, which has {dim}")
+                raise TileError(
+                    f"index {index} is outside dimension {axis} of {self.buffer.name}, which has {dim}",
+                    code="index-outside",
+                )
         self.offsets.append(index)
         self.extents.append(None)
         self.ends.append(None)
@@ -179,7 +182,8 @@ class Reference(Expr):
         on_chip = self.buffer.scope() != "global"
         if extent is not None and isinstance(dim, int) and isinstance(lower, int) and on_chip and lower + extent > dim:
             raise TileError(
-                f"slice {lower}:{lower + extent} exceeds dimension {axis} of {self.buffer.name}, which has {dim}"
+                f"slice {lower}:{lower + extent} exceeds dimension {axis} of {self.buffer.name}, which has {dim}",
+                code="index-outside",
             )
         self.offsets.append(lower)
         self.extents.append(-1 if extent is None else extent)
@@ -221,7 +225,9 @@ class Reference(Expr):
             context("a store").fill(self, value)
             return
         if isinstance(value, Buffer):
-            raise TileError(f"a whole buffer cannot be stored in an element of {self.buffer.name}; use T.copy")
+            raise TileError(
+                f"a whole buffer cannot be stored in an element of {self.buffer.name}; use T.copy", code="whole-tile"
+            )
         stored = as_value(value, self.buffer.dtype)
         context("a store").note_truncation(value, stored, self.buffer)
         builder.insert(tile.StoreOp(stored, self.buffer.value, self.indices()))

@@ -328,6 +328,7 @@ class Context:
                 notes=[
                     "write it with integers, T.dynamic symbols that a tensor has, scalar parameters, +, -, *, //, %"
                 ],
+                code="device-value",
             )
         found = next((name for name, known in self.formulas.items() if known == formula), "")
         if not found:

@@ -143,8 +143,8 @@ def canonical(dtype: Any) -> DType:
         raise TileError("an element type is None; was a tunable left None?")
     why = refusal(name) if re.fullmatch(r"(t|b)?float\d.*|u?int\d.*|boolx\d+", name) else ""
     if why:
-        raise TileError(f"{name}: {why}")
-    raise TileError(f"{dtype!r} is not an element type; {meant(name, DTYPES)}")
+        raise TileError(f"{name}: {why}", code="element-type")
+    raise TileError(f"{dtype!r} is not an element type; {meant(name, DTYPES)}", code="element-type")
 
 
 def _named(dtype: Any) -> str:

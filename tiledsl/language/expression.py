@@ -108,16 +108,18 @@ class Expr:
             notes=[
                 "in a helper function use T.if_then_else, or make the helper a @T.macro, where `if` becomes device code"
             ],
+            code="device-value",
         )
 
     def __index__(self) -> int:
-        raise TileError("a value known only at run time cannot be used as a Python integer")
+        raise TileError("a value known only at run time cannot be used as a Python integer", code="device-value")
 
     __int__ = __index__
 
     def __float__(self) -> float:
         raise TileError(
-            "a value known only at run time cannot be used as a Python number; use T.cast(value, 'float32')"
+            "a value known only at run time cannot be used as a Python number; use T.cast(value, 'float32')",
+            code="device-value",
         )
 
 

@@ -114,7 +114,7 @@ class Float4Buffer:
         self[index].store(value)
 
     def __bool__(self) -> bool:
-        raise TileError(f"the truth value of buffer {self.name} is not defined; index one element")
+        raise TileError(f"the truth value of buffer {self.name} is not defined; index one element", code="whole-tile")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.type}>"

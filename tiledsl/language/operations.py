@@ -333,7 +333,10 @@ def gemm(
     c, back = _matrix("T.gemm", C, write_back=True, read=not constant or not clear_accum)
     for operand_ in (a, b, c):
         if operand_.ndim < 2 or {*operand_.type.shape[:-2]} - {1}:
-            raise TileError(f"T.gemm: {operand_.name} is {shape_text(operand_)}; a matrix of two dimensions is needed")
+            raise TileError(
+                f"T.gemm: {operand_.name} is {shape_text(operand_)}; a matrix of two dimensions is needed",
+                code="tile-shapes",
+            )
     (m, k), (k2, n), (cm, cn) = (each.type.static_shape[-2:] for each in (a, b, c))
     m, k = (k, m) if transpose_A else (m, k)
     k2, n = (n, k2) if transpose_B else (k2, n)
@@ -346,9 +349,12 @@ def gemm(
         raise TileError(
             f"T.gemm: {a.name} is {shape_text(a)} and {b.name} is {shape_text(b)}: the inner sizes {k} and {k2} differ",
             notes=notes,
+            code="tile-shapes",
         )
     if (m, n) != (cm, cn):
-        raise TileError(f"T.gemm: {a.name} and {b.name} give ({m}, {n}), but {c.name} is {shape_text(c)}")
+        raise TileError(
+            f"T.gemm: {a.name} and {b.name} give ({m}, {n}), but {c.name} is {shape_text(c)}", code="tile-shapes"
+        )
     types = a.dtype.name, b.dtype.name, c.dtype.name
     legal = verdict("dot", types)
     if legal.is_refused:
@@ -388,7 +394,7 @@ def transpose(src: Any, dst: Any) -> None:
     a, _ = whole("T.transpose", src, indexed=False)
     b, back = whole("T.transpose", dst, write_back=True, indexed=False, read=False)
     if a.ndim != 2 or b.type.shape != a.type.shape[::-1]:
-        raise TileError(f"T.transpose: {a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}")
+        raise TileError(f"T.transpose: {a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}", code="tile-shapes")
     context("T.transpose").builder.insert(
         tile.CopyOp(
             a.value, [], b.value, [], shape=a.type.static_shape, source_axes=(0, 1), target_axes=(1, 0), safe_value=0.0

@@ -37,6 +37,7 @@ def refuse_reads_outside(func: tile.FuncOp, of_tiles: Set[Operation | None] = fr
                 f"{taken[0]} to {taken[1]}",
                 op.loc,
                 notes=[f"guard the read, T.if_then_else(index {inside}, {name}[...], 0), or make the loop shorter"],
+                code="index-outside",
             )
 
 

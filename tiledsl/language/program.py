@@ -279,7 +279,8 @@ def const(name: str) -> Any:
     ctx = context("T.const")
     if not isinstance(ctx, EagerContext):
         raise TileError(
-            "T.const belongs to the eager style: use it in the function under @tiledsl.jit that has T.Kernel"
+            "T.const belongs to the eager style: use it in the function under @tiledsl.jit that has T.Kernel",
+            code="two-styles",
         )
     values = [ctx.const(each) for each in _names(name)]
     return values[0] if len(values) == 1 else tuple(values)
@@ -308,7 +309,9 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
     dims = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     ctx = context("T.empty")
     if not isinstance(ctx, EagerContext):
-        raise TileError("T.empty belongs to the eager style; in a @T.prim_func use out_idx, or T.alloc_global")
+        raise TileError(
+            "T.empty belongs to the eager style; in a @T.prim_func use out_idx, or T.alloc_global", code="two-styles"
+        )
     return ctx.empty(TensorSpec(dims, dtype))
 
 

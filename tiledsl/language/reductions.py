@@ -28,7 +28,7 @@ def axis_of(what: str, x: Any, dim: Any) -> int:
         raise TileError(f"{what}: dim is {describe(dim)}, not an integer")
     if not -len(extents) <= dim < len(extents):
         shape = tuple(extent or 1 for extent in extents)
-        raise TileError(f"{what}: {buffer.name} is {shape} and has no dimension {dim}")
+        raise TileError(f"{what}: {buffer.name} is {shape} and has no dimension {dim}", code="tile-shapes")
     return dim % len(extents)
 
 
@@ -110,6 +110,7 @@ def reduced_axis(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool,
         f"{tuple(shape[:rank_axis] + shape[rank_axis + 1 :]) or (1,)}, but {target.name} is "
         f"{tuple(extent or 1 for extent in into)}",
         notes=notes,
+        code="tile-shapes",
     )
 
 
@@ -152,7 +153,10 @@ def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> 
         buffer, _, extents = region_of(what, dst)
         sizes, wanted = ([size for size in each if size not in (None, 1)] for each in (extents, source.type.shape))
         if sizes != wanted:
-            raise TileError(f"{what}: {source.name} is {shape_text(source)}, but {buffer.name} is {shape_text(buffer)}")
+            raise TileError(
+                f"{what}: {source.name} is {shape_text(source)}, but {buffer.name} is {shape_text(buffer)}",
+                code="tile-shapes",
+            )
         if source.dtype != buffer.dtype:
             raise TileError(f"{what}: {source.name} is {source.dtype}, but {buffer.name} is {buffer.dtype}")
         if isinstance(dst, Buffer) and dst.scope() != "global" and dst.type.shape == source.type.shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
@@ -89,6 +91,43 @@ _REASONS = {
         get_let_value KernelLaunchFrame JITFunc AnyDType get_tvm_dtype IntImm StringImm Any alloc_smem
     """,
 }
+# Words of Triton, NumPy and torch, and what says the same here.
+_ELSEWHERE = {
+    "T.if_then_else, or `if`": "where",
+    "T.alloc_fragment, then T.clear": "zeros zeros_like empty_like",
+    "T.alloc_fragment, then T.fill": "full full_like ones ones_like",
+    "T.copy into a tile, or an element, A[i, j]": "load",
+    "T.copy from a tile, or A[i, j] = value": "store",
+    "T.gemm": "dot dot_scaled matmul mm bmm",
+    "T.abs": "absolute fabs",
+    "T.atan": "arctan",
+    "T.atan2": "arctan2",
+    "T.asin": "arcsin",
+    "T.acos": "arccos",
+    "T.clamp": "clip",
+    "T.reduce_sum": "sum",
+    "T.reduce_max": "amax",
+    "T.reduce_min": "amin",
+    "T.reduce_sum, divided by the number of elements": "mean reduce_mean",
+    "the variable of a T.Parallel loop": "arange",
+    "an index, A[i, j], in a T.Parallel loop": (
+        "expand_dims broadcast broadcast_to permute gather scatter flip roll cat concat stack squeeze unsqueeze repeat"
+    ),
+    "T.transpose": "trans",
+    "the names of `with T.Kernel(...) as (bx, by)`": "program_id block_idx blockIdx",
+    "the extents of T.Kernel": "num_programs grid_dim gridDim",
+    "T.get_thread_binding()": "thread_idx threadIdx tid",
+    "an argument of the function that makes the program": "constexpr",
+    "T.unroll": "static_range",
+    "range or T.serial": "range",
+    "its formula, in a T.Parallel loop": (
+        "softmax gelu silu swish softplus leaky_relu layer_norm rms_norm var std norm cross_entropy"
+    ),
+    "T.max": "maximum fmax",
+    "T.max(x, 0)": "relu",
+    "T.min": "minimum fmin",
+}
+ELSEWHERE = {name: instead for instead, names in _ELSEWHERE.items() for name in names.split()}
 _NAMES = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 REFUSED = {name: reason for name, reason in _NAMES.items() if not set("*[") & set(name)}
 PATTERNS = {name: reason for name, reason in _NAMES.items() if name not in REFUSED}
@@ -101,6 +140,13 @@ def refusal(name: str) -> str:
     return REFUSED.get(name) or next(matching, "")
 
 
+def unknown(name: str, known: Iterable[str]) -> str:
+    """The message about a name that the language has not: what to write instead, as far as it is known."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    instead = f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else f"; did you mean T.{near[0]}?" if near else ""
+    return f"T.{name} is not part of the tile language{instead}"
+
+
 class Refused:
     """A name that raises an error as soon as it is used."""
 
@@ -108,12 +154,12 @@ class Refused:
         self.error = f"T.{name}: {why}"
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TileError(self.error)
+        raise TileError(self.error, code="no-triton-form")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise TileError(self.error)
+        raise TileError(self.error, code="no-triton-form")
 
     __getitem__ = __enter__ = __iter__ = __bool__ = __call__
 

@@ -67,7 +67,8 @@ def _paired(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple
     (a, _, a_extents), (b, _, b_extents) = region_of(what, source), region_of(what, target)
     if isinstance(source, Buffer) and isinstance(target, Buffer) and a.type.shape != b.type.shape:
         raise TileError(
-            f"{what}: {a.name} is {shape_text(a)} and {b.name} is {shape_text(b)}: two whole buffers must be equal"
+            f"{what}: {a.name} is {shape_text(a)} and {b.name} is {shape_text(b)}: two whole buffers must be equal",
+            code="tile-shapes",
         )
     if a_extents.count(None) == len(a_extents):
         a_extents = _aligned(what, a, b, b_extents)
@@ -100,6 +101,7 @@ def _check_unequal(what: str, source: tuple[Any, int, int], target: tuple[Any, i
             f"{what}: {a.name} and {b.name} do not fit: dimension {axis_a} of {a.name} gives {x}, dimension "
             f"{axis_b} of {b.name} takes {y}",
             notes=[f"{a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}"],
+            code="tile-shapes",
         )
     if chosen < y:
         message = f"{context(what).builder.loc}: {what}: only {chosen} of the {y} in dimension {axis_b} of {b.name} are written"  # fmt: skip # noqa: E501
@@ -123,7 +125,10 @@ def _aligned(what: str, single: Buffer, other: Buffer, extents: Extents) -> Exte
         sizes = [size for size in sizes if size != 1]
         extra = len(sizes) - single.ndim
         if extra > 0:
-            raise TileError(f"{what}: {other.name} gives {len(sizes)} dimensions, but {single.name} has {single.ndim}")
+            raise TileError(
+                f"{what}: {other.name} gives {len(sizes)} dimensions, but {single.name} has {single.ndim}",
+                code="tile-shapes",
+            )
     return [*[1] * max(-extra, 0), *sizes[max(extra, 0) :]]
 
 
@@ -151,6 +156,7 @@ def _widened(what: str, source: tuple[Any, Buffer, Extents], target: tuple[Any, 
                     f"{what}: {a.name} gives {_listed(a_extents)} and {b.name} takes {_listed(b_extents)} elements; a "
                     f"dimension of {wanted} of {other.name} has no counterpart in {buffer.name}",
                     notes=["copy row by row, or read it in a T.Parallel loop, to repeat a tile"],
+                    code="tile-shapes",
                 )
         ours[axis_a] = x if x != 1 else y
         theirs[axis_b] = y if y != 1 else x

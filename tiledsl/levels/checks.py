@@ -117,7 +117,10 @@ def _check_metadata(what: str, level: str, facts: Facts, record: Record, target:
         )
     shared = record.metadata["shared"]
     if not 0 <= shared <= target.max_shared_bytes:
-        raise TileError(f"{what} needs {shared} bytes of shared memory, and {target} has {target.max_shared_bytes}")
+        raise TileError(
+            f"{what} needs {shared} bytes of shared memory, and {target} has {target.max_shared_bytes}",
+            code="shared-memory",
+        )
 
 
 def _check_parameters(what: str, facts: Facts, record: Record) -> Record:

@@ -110,11 +110,11 @@ class TuningPart:
 
 @dataclass(frozen=True)
 class Page:
-    """All of it. tuning: None for a kernel that was not chosen among others."""
+    """All of it. tuning: None for a kernel that was not chosen among others; program: None for a Python function."""
 
     title: str
     subtitle: str
-    program: ProgramPart
+    program: ProgramPart | None
     tuning: TuningPart | None = None
 
 

@@ -44,7 +44,7 @@ class CompileError(TileError):
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {"stage": self.stage, "log": self.log, "line": self.line}
-        return (type(self), (self.message, self.loc, self.notes), state)
+        return (type(self), (self.message, self.loc, self.notes, self.code), state)
 
 
 class Asm(Mapping[str, Any]):
@@ -323,6 +323,7 @@ def check_shared(kernel: str, shared: int, target: Target) -> None:
         too_large = CompileError(
             f"{kernel} needs {shared} bytes of shared memory, and {target} has {available} for a block",
             notes=["smaller tiles, or fewer pipeline stages, need less"],
+            code="shared-memory",
         )
         too_large.stage = "resources"
         raise too_large

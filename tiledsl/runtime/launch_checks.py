@@ -58,9 +58,10 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
             raise TileError(
                 f"{kernel}: {param.name} is None, but the program uses it",
                 notes=[f"pass a tensor of {param.dtype} with shape {param.shape}"],
+                code="wrong-argument",
             )
         if not isinstance(argument, torch.Tensor):
-            raise TileError(f"{kernel}: {param.name} is a tensor, not {type(argument).__name__}")
+            raise TileError(f"{kernel}: {param.name} is a tensor, not {type(argument).__name__}", code="wrong-argument")
         if argument.layout is not torch.strided:
             shown = str(argument.layout).removeprefix("torch.")
             raise TileError(
@@ -68,21 +69,27 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
                 notes=[
                     f"pass {param.name}.to_dense()" if "sparse" in shown else f"pass its parts, or {param.name} padded"
                 ],
+                code="wrong-argument",
             )
         if str(argument.dtype) != f"torch.{param.dtype}":
             raise TileError(
-                f"{kernel}: {param.name} must be {param.dtype}, but the tensor is {str(argument.dtype)[6:]}"
+                f"{kernel}: {param.name} must be {param.dtype}, but the tensor is {str(argument.dtype)[6:]}",
+                code="wrong-argument",
             )
         _check_shape(kernel, param, argument, symbols)
         if device is None:
             device = (argument.device, param.name)
         elif argument.device != device[0]:
-            raise TileError(f"{kernel}: {param.name} is on {argument.device}, but {device[1]} is on {device[0]}")
+            raise TileError(
+                f"{kernel}: {param.name} is on {argument.device}, but {device[1]} is on {device[0]}",
+                code="wrong-argument",
+            )
     _check_formulas(kernel, params, symbols)
     if device is not None and target.kind != "interpret" and device[0].type == "cpu":
         raise TileError(
             f"{kernel}: {device[1]} is on the CPU, but the program is compiled for {target}",
             notes=["move the tensors with .cuda(), or compile with target='interpret'"],
+            code="wrong-argument",
         )
 
 
@@ -124,11 +131,13 @@ def _check_formulas(kernel: str, params: Sequence[Parameter], symbols: Mapping[s
             if needed is not None and sizes.get(name, needed) != needed:
                 known = ", ".join(f"{each} is {sizes[each]}" for each in sorted(names_in(formula)))
                 wanted = f"{text_of(formula, _AsItIs())} is {needed}: {known}"
-                raise TileError(f"{kernel}: {symbols[name][1]} is {sizes[name]}, but {wanted}")
+                raise TileError(f"{kernel}: {symbols[name][1]} is {sizes[name]}, but {wanted}", code="wrong-argument")
             least = _least(formula)
             if sizes.get(name, least) < least:  # the sizes that it is computed from would be negative
                 wanted = f"{text_of(formula, _AsItIs())}, at least {least}"
-                raise TileError(f"{kernel}: {symbols[name][1]} is {sizes[name]}, but it is {wanted}")
+                raise TileError(
+                    f"{kernel}: {symbols[name][1]} is {sizes[name]}, but it is {wanted}", code="wrong-argument"
+                )
 
 
 def _least(formula: Any) -> int:
@@ -146,31 +155,45 @@ def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
     import torch
 
     if isinstance(argument, torch.Tensor) or not isinstance(argument, (int, float)):
-        raise TileError(f"{kernel}: {param.name} is a {param.dtype} scalar, not {type(argument).__name__}")
+        raise TileError(
+            f"{kernel}: {param.name} is a {param.dtype} scalar, not {type(argument).__name__}", code="wrong-argument"
+        )
     if isinstance(argument, float) and param.dtype.startswith(("int", "uint", "bool")):
-        raise TileError(f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {argument}")
+        raise TileError(
+            f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {argument}", code="wrong-argument"
+        )
 
 
 def _check_shape(kernel: str, param: Parameter, tensor: Any, symbols: dict[str, tuple[int, str]]) -> None:
     shape = tuple(tensor.shape)
     if len(shape) != len(param.shape):
         raise TileError(
-            f"{kernel}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared"
+            f"{kernel}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared",
+            code="wrong-argument",
         )
     for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
         if isinstance(dim, str):
             known, where = symbols.setdefault(dim, (size, f"{param.name}.shape[{axis}]"))
             if known != size:
-                raise TileError(f"{kernel}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}")
+                raise TileError(
+                    f"{kernel}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}",
+                    code="wrong-argument",
+                )
         elif dim != size:
-            raise TileError(f"{kernel}: {param.name} has shape {shape}, but it was compiled for {param.shape}")
+            raise TileError(
+                f"{kernel}: {param.name} has shape {shape}, but it was compiled for {param.shape}",
+                code="wrong-argument",
+            )
     if param.strides is None:
         if not tensor.is_contiguous():
             raise TileError(
                 f"{kernel}: {param.name} has strides {tuple(tensor.stride())}, but must be contiguous",
                 notes=[f"pass {param.name}.contiguous(), or declare it with T.StridedTensor"],
+                code="wrong-argument",
             )
         return
     for axis, (dim, stride) in enumerate(zip(param.strides, tensor.stride(), strict=True)):
         if dim != stride and isinstance(dim, int) and shape[axis] > 1:
-            raise TileError(f"{kernel}: {param.name} has stride {stride} in dimension {axis}, not {dim}")
+            raise TileError(
+                f"{kernel}: {param.name} has stride {stride} in dimension {axis}, not {dim}", code="wrong-argument"
+            )

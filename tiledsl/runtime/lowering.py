@@ -189,7 +189,7 @@ def _check_target(root: FuncOp, target: Target) -> None:
         for value in chain(op.results, *[region.args for region in op.regions]) if op.regions else op.results:
             if value.dtype.removeprefix("*") not in supported:  # of a pointer, what it points to
                 what = f"{value.name or 'a value'} is {value.type.dtype}"
-                raise TileError(f"{what}, which {target} does not have", op.loc)
+                raise TileError(f"{what}, which {target} does not have", op.loc, code="element-type")
         if type(op) is GemmOp:
             _check_shared(op, target)
 
@@ -210,4 +210,5 @@ def _check_shared(op: GemmOp, target: Target) -> None:
         f"T.gemm needs {needed} bytes of shared memory for its operands, and {target} has {available} for a block",
         op.loc,
         [*notes, "use smaller tiles"],
+        code="shared-memory",
     )

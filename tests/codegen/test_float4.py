@@ -12,6 +12,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
+from tiledsl.kernels.stored import call_fields, describe
 
 POSITIVE = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 VALUES = torch.cat([POSITIVE, -POSITIVE])
@@ -162,3 +163,46 @@ def test_a_cast_rounds() -> None:
     x, y = torch.linspace(-8, 8, 64), torch.zeros(64, dtype=torch.float16)
     tiledsl.compile(program, target="interpret")(x, y)
     assert torch.equal(y.float(), VALUES[nearest(x)])
+
+
+def test_strided_rows_and_other_types_of_bytes() -> None:
+    m, stride = T.dynamic("m"), T.dynamic("stride")
+
+    @T.prim_func
+    def program(
+        A: T.StridedTensor((m, 16), (stride, 1), "float4_e2m1fn"),
+        B: T.StridedTensor((4, 16), (24, 1), "float4_e2m1fn"),
+        Y: T.Tensor((m, 16), "float32"),
+    ):
+        with T.Kernel(m, threads=32) as row:
+            for j in T.Parallel(16):
+                Y[row, j] = A[row, j] + B[row, j]
+
+    kernel = tiledsl.compile(program, target="interpret")
+    a, b = (torch.randint(0, 256, (4, width), dtype=torch.uint8)[:, :8] for width in (11, 12))
+    y = torch.zeros(4, 16)
+    for kind in (torch.uint8, torch.int8, torch.float4_e2m1fn_x2):
+        kernel(a.view(kind), b.view(kind), y.zero_())
+        assert torch.equal(y, VALUES[codes(a).long()] + VALUES[codes(b).long()])
+    kernel.bind(a.view(torch.int8), b, y.zero_())()
+    assert torch.equal(y, VALUES[codes(a).long()] + VALUES[codes(b).long()])
+    with pytest.raises(TileError, match="A must be uint8, but the tensor is float32"):
+        kernel(y, b, y)
+    again = call_fields(describe(kernel))["params"]
+    assert [each.is_packed for each in again] == [True, True, False]
+
+
+@pytest.mark.parametrize("strides", [(9, 1), (32, 2)])
+def test_strides_within_bytes_are_refused(strides: tuple[int, int]) -> None:
+    with pytest.raises(TileError, match="the last is 1 and the others are even, for two elements lie in a byte"):
+
+        @T.prim_func
+        def program(A: T.StridedTensor((8, 8), strides, "float4_e2m1fn")):
+            with T.Kernel(1, threads=32):
+                pass
+
+        tiledsl.compile(program, target="interpret")
+
+
+def test_the_range_of_elements() -> None:
+    assert (T.min_value("float4_e2m1fn"), T.max_value(T.float4_e2m1fn)) == (-6, 6)

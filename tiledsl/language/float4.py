@@ -211,6 +211,21 @@ def packed_shape(what: str, shape: Sequence[Any]) -> tuple[Any, ...]:
     return (*outer, last // 2)
 
 
+def packed_strides(what: str, strides: Sequence[int | str]) -> tuple[int | str, ...]:
+    """The strides of the uint8 that hold a tensor of these strides; one that is not known counts bytes, as torch does.
+
+    Raises TileError for rows that do not begin with a byte, and for elements that do not follow each other.
+    """
+    *outer, last = strides
+    odd = [each for each in outer if isinstance(each, int) and each % 2]
+    if last != 1 or odd:
+        raise TileError(
+            f"{what}: a tensor of float4_e2m1fn has the strides {tuple(strides)}; the last is 1 and the others are even, "
+            "for two elements lie in a byte"
+        )
+    return (*(each // 2 if isinstance(each, int) else each for each in outer), 1)
+
+
 def fill_float4(target: Float4Buffer | Float4Reference, value: Any) -> None:
     """Every element of a tile, or of a part of one, becomes `value`."""
     place = target.held if isinstance(target, Float4Buffer) else target.held()

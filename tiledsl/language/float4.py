@@ -220,8 +220,8 @@ def packed_strides(what: str, strides: Sequence[int | str]) -> tuple[int | str, 
     odd = [each for each in outer if isinstance(each, int) and each % 2]
     if last != 1 or odd:
         raise TileError(
-            f"{what}: a tensor of float4_e2m1fn has the strides {tuple(strides)}; the last is 1 and the others are even, "
-            "for two elements lie in a byte"
+            f"{what}: a tensor of float4_e2m1fn has the strides {tuple(strides)}; the last is 1 and the others are "
+            "even, for two elements lie in a byte"
         )
     return (*(each // 2 if isinstance(each, int) else each for each in outer), 1)
 

@@ -386,7 +386,7 @@ def test_a_choice_of_a_variable_is_its_value(run: Any, alone: bool) -> None:
             second = first * 10
             chosen = T.Select(alone, first, first + second)
             first = 100.0
-        total = chosen
+        total = chosen  # noqa: F841  (a T.Ref)
 
     @T.prim_func
     def program(A: T.Tensor((32,), "float32"), B: T.Tensor((32,), "float32")):

@@ -78,11 +78,12 @@ def _seen(buffer: Value) -> Value:
 
 
 class TileLoop(NamedTuple):
-    """A T.Parallel loop that is being built: where to emit what goes before it, and its iterations."""
+    """A T.Parallel loop that is being built: where to emit what goes before it, its iterations, what emits what follows."""
 
     before: RegionBuilder
     indices: Sequence[Scalar]
     extents: Sequence[int]
+    after: list[Callable[[], None]]
 
 
 class Context:

@@ -78,7 +78,7 @@ def _seen(buffer: Value) -> Value:
 
 
 class TileLoop(NamedTuple):
-    """A T.Parallel loop that is being built: where to emit what goes before it, its iterations, what emits what follows."""
+    """A T.Parallel loop that is being built: where to emit what goes before it, iterations, what to emit after it."""
 
     before: RegionBuilder
     indices: Sequence[Scalar]

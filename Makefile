@@ -11,7 +11,7 @@ VENVDOCS := .venv-docs
 export PYTHONDONTWRITEBYTECODE := # else each process that a test starts compiles the package anew
 
 ifdef USE
-RUN := PYTHONPATH="$(CURDIR)" $(USE)
+RUN := PYTHONPATH="$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))" $(USE)
 READY :=
 else
 RUN := $(VENV)/bin/python
@@ -52,6 +52,7 @@ help:
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
+	@echo "                     (CONFORMANCE=\"--jobs 8 --only attention --logs build/conformance\")"
 	@echo "make names TILELANG=FOLDER         which modules and names of a copy of TileLang neither import nor are refused"
 	@echo "make dist            build dist/: the sdist and the wheel, checked, the same bytes each time"
 	@echo "make bounds          install the oldest and the newest of each dependency, and run a part of the tests with them"
@@ -151,7 +152,7 @@ bench-tuning: $(READY)
 
 conformance: $(READY)
 	@test -d "$(TILELANG)" || { echo "run make conformance TILELANG=FOLDER with a copy of TileLang's repository" >&2; exit 2; }
-	@$(RUN) tests/conformance/run.py "$(TILELANG)"
+	@$(RUN) tests/conformance/run.py "$(TILELANG)" $(CONFORMANCE)
 
 names: $(READY)
 	@test -d "$(TILELANG)" || { echo "run make names TILELANG=FOLDER with a copy of TileLang's repository" >&2; exit 2; }

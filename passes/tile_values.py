@@ -147,8 +147,14 @@ def reduced(builder: Builder, value: Value, kind: str, axis: int, *, keep: bool 
     return reshaped(builder, made, shape)
 
 
+def nothing(builder: Builder, dtype: str) -> Value:
+    """What changes no sum: 0, and of floats that have it -0.0, for 0.0 would take the sign of a -0.0 away."""
+    has_sign = is_float(dtype) and not dtype.endswith("fnuz")
+    return builder.constant(-0.0 if has_sign else arith.as_constant(0, dtype), with_shape((), dtype))
+
+
 def exact_sum(builder: Builder, value: Value, axis: int, *, keep: bool = False) -> Value:
-    """The sum along an axis where at most one element is not 0, so that nothing rounds; every element type has it."""
+    """The sum along an axis where all elements but one at most are `nothing`, so that it is that one's bits."""
     if value.dtype == "bool":
         return reduced(builder, value, "or", axis, keep=keep)
     wide = converted(builder, value, "float16") if value.dtype.startswith("float8") else value

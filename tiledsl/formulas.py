@@ -43,6 +43,20 @@ def value_of(formula: Any, sizes: Mapping[str, int]) -> int | None:
     return sizes.get(formula) if isinstance(formula, str) else int(formula)
 
 
+def solved(formula: Any, value: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The size, by its name, for which it gives `value`: the only one that is missing, of which it is a multiple plus a
+    constant. Nothing where that is not so."""
+    missing = names_in(formula) - sizes.keys()
+    if len(missing) != 1:
+        return {}
+    (name,) = missing
+    first, second, third = (value_of(formula, {**sizes, name: number}) for number in (0, 1, 2))
+    if first is None or second is None or third is None or not second - first == third - second != 0:
+        return {}
+    number = (value - first) // (second - first)
+    return {name: number} if value_of(formula, {**sizes, name: number}) == value else {}
+
+
 def names_in(formula: Any) -> set[str]:
     """The sizes that it is computed from."""
     if isinstance(formula, tuple):

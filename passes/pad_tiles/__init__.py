@@ -116,8 +116,7 @@ class _Padder:
                 shape = broadcast_shapes(*(self.shapes.get(value, ()) for value in values))
                 self._mask(op, op.mask, shape or ())
             case tensor.ReduceOp():
-                filled = self._filled(op, op.source, [op.axis], tensor.neutral(op.kind, op.source.dtype))
-                op.set_operands([filled])
+                op.set_operands([self._filled(op, op.source, [op.axis], _nothing(op))])
             case tensor.ScanOp() if op.reverse:
                 filled = self._filled(op, op.source, [op.axis], tensor.neutral(op.kind, op.source.dtype))
                 op.set_operands([filled])
@@ -202,6 +201,16 @@ class _Padder:
             if held is None or not 0 <= held < op.source.shape[op.axis]:
                 axes.append(axis)
         op.set_operands([op.source, self._filled(op, op.indices, axes, 0)])
+
+
+def _nothing(op: tensor.ReduceOp) -> Number:
+    """What the padding of a reduction's source is filled with; of a sum of one element the zero that hides the others,
+    which keeps the sign of a zero."""
+    number = tensor.neutral(op.kind, op.source.dtype)
+    cast = op.source.op if isinstance(op.source.op, arith.CastOp) else None
+    chosen = (op.source if cast is None else cast.source).op
+    hidden = arith.constant_of(chosen.on_false) if isinstance(chosen, arith.SelectOp) else None
+    return hidden if type(hidden) is type(number) and hidden == number else number
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from tiledsl.passes.tile_values import (
     inside_of,
     iota,
     is_inside,
+    nothing,
     permuted,
     reduced,
     reshaped,
@@ -128,7 +129,7 @@ def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:
     if extent == 1:
         return source
     hit = compared(builder, iota(builder, len(source.shape), dim, extent), "eq", index)
-    return exact_sum(builder, selected(builder, hit, source, zero(builder, (), source.dtype)), dim, keep=True)
+    return exact_sum(builder, selected(builder, hit, source, nothing(builder, source.dtype)), dim, keep=True)
 
 
 def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Value:

@@ -14,13 +14,14 @@ from tiledsl.dialects import arith, scf, tensor, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, Shape, TensorType, with_shape
+from tiledsl.ir.types import INT32, BufferType, Shape, TensorType
 from tiledsl.passes.tile_values import (
     broadcast,
     compared,
     converted,
     exact_sum,
     iota,
+    nothing,
     reduced,
     reshaped,
     selected,
@@ -250,8 +251,7 @@ def last_writer(
                 chosen = selected(builder, mask, here, builder.constant(-1, INT32))
                 last = reduced(builder, chosen, "max", axis, keep=True)
             only = compared(builder, here, "eq", last)
-            nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
-            value = exact_sum(builder, selected(builder, only, value, nothing), axis, keep=True)
+            value = exact_sum(builder, selected(builder, only, value, nothing(builder, value.dtype)), axis, keep=True)
         if mask is not None and varies(mask, axis):
             somewhere = prod(mask.shape) == mask.shape[axis] and threads_where(mask)
             mask = None if somewhere else reduced(builder, mask, "or", axis, keep=True)

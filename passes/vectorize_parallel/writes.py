@@ -25,6 +25,7 @@ from tiledsl.passes.tile_values import (
     inside_of,
     iota,
     is_inside,
+    nothing,
     reduced,
     reshaped,
     row_major,
@@ -64,8 +65,7 @@ def one_writer(
     if summed:
         if mask is None or not all(varies(mask, axis) for axis in summed):
             raise race(op)
-        nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
-        value = selected(builder, mask, value, nothing)
+        value = selected(builder, mask, value, nothing(builder, value.dtype))
         for axis in summed:
             value = exact_sum(builder, value, axis, keep=True)
             mask = reduced(builder, mask, "or", axis, keep=True)

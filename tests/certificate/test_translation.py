@@ -196,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
         "grouped_gemm", {},
     ),
     "the padding of a sum counts": (
-        pad_tiles._Padder._operation, "tensor.neutral(op.kind, op.source.dtype)", "1.0", "layer_norm", {},
+        pad_tiles._nothing, "tensor.neutral(op.kind, op.source.dtype)", "1.0", "layer_norm", {},
     ),
     "blocks are visited twice": (
         map_grid._panels, "inside.apply(arith.TruncModOp, block, down)", "inside.apply(arith.TruncDivOp, block, down)",

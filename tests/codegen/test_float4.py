@@ -12,6 +12,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
+from tiledsl.kernels.stored import call_fields, describe
 
 POSITIVE = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 VALUES = torch.cat([POSITIVE, -POSITIVE])
@@ -108,10 +109,35 @@ def refused(action: Callable[..., Any]) -> str:
     return str(caught.value)
 
 
+@T.prim_func
+def alone_in_a_byte(A: T.Tensor((8, 16), "float4_e2m1fn")):
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(8, 8):
+            A[i, j * 2] = 1.0
+
+
+@T.prim_func
+def under_a_condition(A: T.Tensor((8, 16), "float4_e2m1fn")):
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(8, 16):
+            if j < i:
+                A[i, j] = 1.0
+
+
+@T.prim_func
+def from_an_odd_place(A: T.Tensor((8, 16), "float4_e2m1fn")):
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(8, 8):
+            A[i, j + 1] = 1.0
+
+
 def test_what_is_refused() -> None:
     assert "a part of it begins and ends at even places" in refused(lambda a, tile, half, b: T.copy(a[0, 3], tile))
     assert "at even places" in refused(lambda a, tile, half, b: T.copy(a[0:8, b : b + 8], tile))
     assert "one cannot be written alone" in refused(lambda a, tile, half, b: a[0, 0].store(1.0))
+    for write in (alone_in_a_byte, under_a_condition, from_an_odd_place):
+        with pytest.raises(TileError, match="one cannot be written alone"):
+            tiledsl.compile(write, target="interpret")
     assert "a buffer of float4_e2m1fn (T.copy it" in refused(lambda a, tile, half, b: T.gemm(tile, tile, half))
     assert "a value of it is a float16" in refused(lambda a, tile, half, b: T.alloc_var("float4_e2m1fn"))
     assert "no other form" in refused(lambda a, tile, half, b: T.view(tile, (64,), "uint8"))
@@ -162,3 +188,76 @@ def test_a_cast_rounds() -> None:
     x, y = torch.linspace(-8, 8, 64), torch.zeros(64, dtype=torch.float16)
     tiledsl.compile(program, target="interpret")(x, y)
     assert torch.equal(y.float(), VALUES[nearest(x)])
+
+
+def test_strided_rows_and_other_types_of_bytes() -> None:
+    m, stride = T.dynamic("m"), T.dynamic("stride")
+
+    @T.prim_func
+    def program(
+        A: T.StridedTensor((m, 16), (stride, 1), "float4_e2m1fn"),
+        B: T.StridedTensor((4, 16), (24, 1), "float4_e2m1fn"),
+        Y: T.Tensor((m, 16), "float32"),
+    ):
+        with T.Kernel(m, threads=32) as row:
+            for j in T.Parallel(16):
+                Y[row, j] = A[row, j] + B[row, j]
+
+    kernel = tiledsl.compile(program, target="interpret")
+    a, b = (torch.randint(0, 256, (4, width), dtype=torch.uint8)[:, :8] for width in (11, 12))
+    y = torch.zeros(4, 16)
+    for kind in (torch.uint8, torch.int8, torch.float4_e2m1fn_x2):
+        kernel(a.view(kind), b.view(kind), y.zero_())
+        assert torch.equal(y, VALUES[codes(a).long()] + VALUES[codes(b).long()])
+    kernel.bind(a.view(torch.int8), b, y.zero_())()
+    assert torch.equal(y, VALUES[codes(a).long()] + VALUES[codes(b).long()])
+    with pytest.raises(TileError, match="A must be uint8, but the tensor is float32"):
+        kernel(y, b, y)
+    again = call_fields(describe(kernel))["params"]
+    assert [each.is_packed for each in again] == [True, True, False]
+
+
+@pytest.mark.parametrize("strides", [(9, 1), (32, 2)])
+def test_strides_within_bytes_are_refused(strides: tuple[int, int]) -> None:
+    with pytest.raises(TileError, match="the last is 1 and the others are even, for two elements lie in a byte"):
+
+        @T.prim_func
+        def program(A: T.StridedTensor((8, 8), strides, "float4_e2m1fn")):
+            with T.Kernel(1, threads=32):
+                pass
+
+        tiledsl.compile(program, target="interpret")
+
+
+def test_the_range_of_elements() -> None:
+    assert (T.min_value("float4_e2m1fn"), T.max_value(T.float4_e2m1fn)) == (-6, 6)
+
+
+def test_elements_that_a_loop_writes() -> None:
+    n, factor = T.dynamic("n"), 3
+
+    @T.prim_func
+    def program(
+        X: T.Tensor((n, 24), "float32"),
+        A: T.Tensor((n, 24), "float4_e2m1fn"),
+        Turned: T.Tensor((2, 24, 16), "float4_e2m1fn"),
+    ):
+        with T.Kernel(T.ceildiv(n, 8), 3, threads=64) as (by, bx):
+            x = T.alloc_fragment((8, 8), "float32")
+            T.copy(X[by * 8, bx * 8], x)
+            for i, j in T.Parallel(8, 8):
+                A[by * 8 + i, bx * 8 + j] = x[i, j] * factor
+                if by < 2:
+                    x[i, j] += 1
+            if by < 2:
+                for i, j in T.Parallel(8, 8):
+                    Turned[by, bx * 8 + j, i + 8] = x[i, j]
+
+    x = torch.randint(-3, 4, (20, 24)) / 2
+    a, turned = torch.zeros(20, 12, dtype=torch.uint8), torch.zeros(2, 24, 8, dtype=torch.uint8)
+    tiledsl.compile(program, target="interpret")(x, a, turned)
+    assert torch.equal(VALUES[codes(a).long()].flatten(), VALUES[nearest(x.flatten() * 3)])
+    assert torch.equal(
+        VALUES[codes(turned).long()][:, :, 8:], VALUES[nearest(x[:16].flatten() + 1)].view(2, 8, 24).transpose(1, 2)
+    )
+    assert not turned[:, :, :4].any()

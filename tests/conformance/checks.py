@@ -40,6 +40,15 @@ def bench(function: Any, *arguments: Any, warmup: int = 20, rep: int = 10, **key
     return 1.0
 
 
+def in_float32(reference: Any) -> Any:
+    """A reference that computes in float32 and rounds at last: of float16, products on a CPU round each sum."""
+
+    def computed(*arguments: Any) -> Any:
+        return reference(*(each.float() for each in arguments)).to(arguments[0].dtype)
+
+    return computed
+
+
 # Scripts that time their kernels and compare nothing. The references here are written from the formulas.
 
 

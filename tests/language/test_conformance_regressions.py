@@ -346,3 +346,56 @@ def test_sizes_for_a_profiler() -> None:
     assert set(seen) == {(3, 8)}
     with pytest.raises(TileError, match="no size for parameter 'X' of shape"):
         profiler.do_bench(dynamic_symbolic_constraints={"n": 3})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("size", [8, 6])
+def test_a_picked_zero_keeps_its_sign(run: Any, dtype: str, size: int) -> None:
+    @T.prim_func
+    def picked(A: T.Tensor((size, size), dtype), K: T.Tensor((1,), "int32"), B: T.Tensor((2, size), dtype)):
+        with T.Kernel(1, threads=size):
+            tile, turned = T.alloc_shared((size, size), dtype), T.alloc_shared((size, size), dtype)
+            mine, tx = T.alloc_local((size,), dtype), T.get_thread_binding()
+            T.copy(A, tile)
+            for j in T.Parallel(size):
+                B[0, j] = tile[K[0], j]
+            for j in T.serial(size):
+                mine[j] = A[tx, j]
+            for j in T.unroll(size):
+                turned[(j + tx) % size, tx] = mine[(j + tx) % size]
+            T.sync_threads()
+            B[1, tx] = turned[K[0], tx]
+
+    a = torch.where(torch.rand(size, size) < 0.5, -0.0, 1.0).to(getattr(torch, dtype))
+    found = run(picked, a, torch.tensor([3], dtype=torch.int32))
+    wanted = torch.stack([a[3], a[:, 3]])
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    assert torch.equal(found.view(kind), wanted.view(kind))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_choice_of_a_variable_is_its_value(run: Any, alone: bool) -> None:
+    """`T.Select` with a Python condition gives a variable as it is; the name on the left stays the variable it was."""
+
+    @T.macro
+    def largest(A: Any, total: T.Ref):
+        first, second = T.alloc_var("float32", init=-1.0), T.alloc_var("float32", init=-1.0)
+        chosen = T.alloc_var("float32", init=-5.0)
+        if T.get_thread_binding() < 4:
+            first = A[T.get_thread_binding()]
+            second = first * 10
+            chosen = T.Select(alone, first, first + second)
+            first = 100.0
+        total = chosen  # noqa: F841  (a T.Ref)
+
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32"), B: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            total = T.alloc_var("float32")
+            largest(A, total)
+            B[T.get_thread_binding()] = total
+
+    a = torch.randn(32)
+    wanted = torch.full((32,), -5.0)
+    wanted[:4] = a[:4] if alone else a[:4] + a[:4] * 10
+    torch.testing.assert_close(run(program, a), wanted)

@@ -125,7 +125,7 @@ def test_the_last_thread_that_writes_an_element_stays() -> None:
         '%2 = tensor.reduce %1 {kind = "max", axis = 0} : int32',
         "%3 = tensor.reshape %2 : tensor<1xint32>",
         '%4 = arith.cmp %0, %3 {predicate = "eq"} : tensor<64xbool>',
-        "%5 = arith.select %4, %x, %c0p0 : tensor<64xfloat32>",
+        "%5 = arith.select %4, %x, %cm0p0 : tensor<64xfloat32>",
         '%6 = tensor.reduce %5 {kind = "sum", axis = 0} : float32',
         "%7 = tensor.reshape %6 : tensor<1xfloat32>",
         '%8 = tensor.reduce %c {kind = "or", axis = 0} : bool',

@@ -47,6 +47,46 @@ def test_none_for_a_tensor_that_is_not_used(own: bool) -> None:
     assert torch.equal(b, a + 1)
 
 
+def test_none_has_the_sizes_that_others_are_computed_from() -> None:
+    k, n = T.dynamic("k"), T.dynamic("n")
+
+    @T.prim_func
+    def main(
+        Sums: T.Tensor((k, 8), "float32"),
+        Ends: T.Tensor((k + 1,), "int32"),
+        Part: T.Tensor((n // 4 + k,), "float32"),
+        A: T.Tensor((n,), "float32"),
+    ):
+        with T.Kernel(k, threads=32) as p:
+            A[Ends[p]] = Part[p]
+
+    kernel = tiledsl.compile(main, target="interpret")
+    for count in (3, 5):
+        ends, part, a = torch.arange(count + 1, dtype=torch.int32), torch.randn(5 + count), torch.zeros(20)
+        kernel(None, ends, part, a)
+        assert torch.equal(a[:count], part[:count])
+    with pytest.raises(TileError, match=r"Part.shape\[0\] is 9, but .* is 10"):
+        kernel(None, ends, part[:9], a)
+
+
+def test_none_for_tensors_that_share_a_size_and_are_not_used() -> None:
+    n, m = T.dynamic("n"), T.dynamic("m")
+
+    @T.prim_func
+    def main(M: T.Tensor((m, 2), "int32"), S: T.Tensor((m,), "int32"), A: T.Tensor((n,), "float32")):
+        with T.Kernel(n, threads=32) as p:
+            A[p] = A[p] + 1
+
+    kernel = tiledsl.compile(main, target="interpret")
+    assert [each.is_used for each in kernel.params] == [False, False, True]
+    a = torch.zeros(3)
+    for maps in ((None, None), (None, torch.ones(4, dtype=torch.int32)), (torch.ones(5, 2, dtype=torch.int32), None)):
+        kernel(*maps, a)
+    assert torch.equal(a, torch.full((3,), 3.0))
+    with pytest.raises(TileError, match=r"S.shape\[0\] is 4"):
+        kernel(torch.ones(5, 2, dtype=torch.int32), torch.ones(4, dtype=torch.int32), a)
+
+
 def test_none_for_a_tensor_that_is_used() -> None:
     a = torch.randn(70)
     with pytest.raises(TileError, match="main: S is None, but the program uses it") as raised:

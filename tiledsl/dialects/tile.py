@@ -58,7 +58,7 @@ class FuncOp(Operation):
     where the host reads it, as "parameter.axis", or COMPUTED, if by its formula. `formulas` says what symbols that are
     computed from others must be, as pairs of a symbol and a formula (formulas.py). `outputs` are the positions of
     parameters that the runtime allocates and returns, in the order returned. `returns_list`: several outputs come as a
-    list (else a tuple).
+    list (else a tuple). `packed` are the positions of parameters of uint8 in whose bytes two elements of float4 lie.
 
     Example: `tile.func {sym_name = "f", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
     """
@@ -72,6 +72,7 @@ class FuncOp(Operation):
     formulas = attr(tuple, ())
     outputs = attr(tuple, ())
     returns_list = attr(bool, True)
+    packed = attr(tuple, ())
     body = region()
 
     def verify(self) -> None:
@@ -86,6 +87,9 @@ class FuncOp(Operation):
                 raise ValueError(f"{names} has a name twice")
         if not all(type(each) is int and 0 <= each < len(self.parameters) for each in self.outputs):
             raise ValueError(f"the outputs {self.outputs} are not positions of parameters")
+        types = dict(enumerate(each.type for each in self.body.args[: len(self.parameters)]))
+        if not all(getattr(types.get(each), "dtype", "") == "uint8" for each in self.packed):
+            raise ValueError(f"{self.packed} are not positions of parameters of uint8")
         for name, source in zip(self.symbols, self.symbol_sources):
             if source == COMPUTED and name in dict(self.formulas):
                 continue

@@ -84,9 +84,17 @@ class Blocks(Expressions):
     # Assignment
 
     def _assign(self, node: syntax.Assign) -> None:
-        value = _held(node.value, self.evaluate(node.value))
+        value = self._held(node.value, self.evaluate(node.value))
         for target in node.targets:
             self.assign(target, value)
+
+    def _held(self, node: syntax.Expression, value: Any) -> Any:
+        """What an assignment binds: the values of variables and places, but a variable itself where it is made."""
+        if isinstance(value, Var) and isinstance(node, syntax.Call):
+            return snapshot(value) if any(value is each for each in self.names.local.values()) else value
+        if type(value) is tuple and isinstance(node, syntax.Tuple) and len(value) == len(node.elements):
+            return tuple(self._held(*each) for each in zip(node.elements, value, strict=True))
+        return snapshot(value)
 
     def assign(self, target: syntax.Expression, value: Any) -> None:
         self.ctx.builder.loc = target.loc
@@ -228,15 +236,6 @@ class Blocks(Expressions):
             raise TileError(
                 f"`{what}` on a device value stands outside of T.Kernel, where nothing runs on the device", node.loc
             )
-
-
-def _held(node: syntax.Expression, value: Any) -> Any:
-    """What an assignment binds: the values of variables and places, but a variable itself where it is made."""
-    if isinstance(value, Var) and isinstance(node, syntax.Call):
-        return value
-    if type(value) is tuple and isinstance(node, syntax.Tuple) and len(value) == len(node.elements):
-        return tuple(_held(*each) for each in zip(node.elements, value, strict=True))
-    return snapshot(value)
 
 
 def is_tuple(target: syntax.Expression) -> bool:

@@ -207,9 +207,11 @@ class Loops(Blocks):
                     inside = below if inside is None else logical("and", inside, below)
             self._guarded(node, node.body, inside)
 
-        made = TileLoop(self.ctx.builder, [Scalar(arg) for arg in region.args], loop.extents)
+        made = TileLoop(self.ctx.builder, [Scalar(arg) for arg in region.args], loop.extents, [])
         self._device_loop(node, region, body, made)
         self.ctx.builder.insert(tile.ParallelOp(extents=loop.extents, regions=[region], loc=node.loc))
+        for emit in made.after:
+            emit()
 
     def _persistent(self, node: syntax.For, loop: PersistentLoop) -> None:
         """Block `index` of `wave_size` takes the tiles index, index + wave_size, ... of the domain.

@@ -61,6 +61,7 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
                 "strides": None if param.strides is None else list(param.strides),
                 **({"formulas": param.formulas} if param.formulas else {}),
                 **({} if param.is_used else {"unused": True}),
+                **({"packed": True} if param.is_packed else {}),
             }
             for param in kernel.params
         ],
@@ -146,8 +147,8 @@ def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
         return Parameter(_identifier(name), dtype, is_output)
     formulas = {_identifier(each): checked(given) for each, given in _mapping(described.get("formulas", {})).items()}
     strides = None if strides is None else _dims(strides)
-    is_used = described.get("unused", False) is not True
-    return Parameter(_identifier(name), dtype, is_output, _dims(shape), strides, formulas, is_used)
+    flags = described.get("unused", False) is not True, described.get("packed", False) is True
+    return Parameter(_identifier(name), dtype, is_output, _dims(shape), strides, formulas, *flags)
 
 
 def _kernel(described: Mapping[str, Any]) -> EmittedKernel:

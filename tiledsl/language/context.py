@@ -22,7 +22,7 @@ from tiledsl.ir.types import ELEMENTS, INT32, BufferType, ScalarType, is_float, 
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec
 from tiledsl.language.dtypes import FLOAT4, canonical, of_elements
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
-from tiledsl.language.float4 import Float4Buffer, packed_shape
+from tiledsl.language.float4 import Float4Buffer, packed_shape, packed_strides
 from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
 from tiledsl.language.outside_reads import refuse_reads_outside
@@ -72,11 +72,12 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
 
 
 class TileLoop(NamedTuple):
-    """A T.Parallel loop that is being built: where to emit what goes before it, and its iterations."""
+    """A T.Parallel loop that is being built: where to emit what goes before it, iterations, what to emit after it."""
 
     before: RegionBuilder
     indices: Sequence[Scalar]
     extents: Sequence[int]
+    after: list[Callable[[], None]]
 
 
 class Context:
@@ -88,6 +89,7 @@ class Context:
         self.builder = RegionBuilder(self.body)
         self.parameters: list[tuple[str, Value]] = []
         self.outputs: list[Value] = []
+        self._packed: list[Value] = []  # parameters and outputs of float4_e2m1fn
         self.symbols: dict[str, Value] = {}
         self.symbol_sources: dict[str, str] = {}
         self._told: dict[str, list[str]] = {}  # all dimensions that tell a symbol
@@ -144,7 +146,7 @@ class Context:
         if isinstance(spec, TensorSpec):
             value = self.body.add_arg(self._buffer_type(name, spec), name)
             self.parameters.append((name, value))
-            return Float4Buffer(Buffer(value)) if spec.dtype is FLOAT4 else Buffer(value)
+            return self._buffer_of(value, spec)
         value = self.body.add_arg(ScalarType(canonical(spec).name), name)
         self.parameters.append((name, value))
         return Scalar(value)
@@ -157,7 +159,13 @@ class Context:
         for axis, dim in enumerate(type.shape):
             if isinstance(dim, str) and dim in self.formulas and not self.symbol_sources[dim]:
                 self._of_outputs.setdefault(dim, (value, axis))
-        return Float4Buffer(Buffer(value)) if spec.dtype is FLOAT4 else Buffer(value)
+        return self._buffer_of(value, spec)
+
+    def _buffer_of(self, value: Value, spec: TensorSpec) -> Any:
+        if spec.dtype is not FLOAT4:
+            return Buffer(value)
+        self._packed.append(value)
+        return Float4Buffer(Buffer(value))
 
     def _buffer_type(self, name: str, spec: TensorSpec, is_output: bool = False) -> BufferType:
         def dims(items: Sequence[Any], source: str) -> tuple[int | str, ...]:
@@ -168,9 +176,8 @@ class Context:
 
         strides = None if spec.strides is None else dims(spec.strides, "stride")
         if spec.dtype is FLOAT4:
-            if strides is not None:
-                raise TileError(f"{name} is a tensor of float4_e2m1fn, which has no strides")
-            return BufferType(dims(packed_shape(name, spec.shape), ""), "uint8", "global")
+            shape = dims(packed_shape(name, spec.shape), "")
+            return BufferType(shape, "uint8", "global", strides and packed_strides(name, strides))
         return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)
 
     def _dimension(self, dim: Any, source: str) -> str:
@@ -265,6 +272,7 @@ class Context:
             symbol_sources=tuple(self.symbol_sources[name] for name in self.symbols),
             formulas=tuple(self.formulas.items()),
             outputs=positions,
+            packed=tuple(number for number, value in enumerate(values) if value in self._packed),
             returns_list=returns_list,
             regions=[self.body],
             loc=self.loc,

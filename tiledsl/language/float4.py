@@ -6,9 +6,10 @@ one in each uint8. In the IR there are only the uint8; a value of an element is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from tiledsl.analysis.linear import Factors, LinearForm
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
@@ -31,6 +32,9 @@ from tiledsl.language.expression import (
     unary,
 )
 from tiledsl.language.linear import linear
+
+if TYPE_CHECKING:
+    from tiledsl.language.context import TileLoop
 
 _TWICE = 0xC8643210 - (1 << 32)  # four bits for each code without sign: twice its value
 # Between neighbours, and whether what lies half way belongs to the upper one, whose fraction is even.
@@ -159,13 +163,7 @@ class Float4Reference(Expr):
         else:
             form = linear(index)
             if not any(coefficient % 2 for coefficient in form.terms.values()):
-                total: Any = 0
-                for factors, coefficient in form.terms.items():
-                    term: Any = coefficient // 2
-                    for factor in factors:
-                        term = Scalar(factor) * term
-                    total = term + total
-                return total
+                return _total({factors: coefficient // 2 for factors, coefficient in form.terms.items()}, {})
         raise TileError(
             f"{self.name} has two elements of float4_e2m1fn in a byte: a part of it begins and ends at even places",
             notes=["read single elements in T.Parallel"],
@@ -181,15 +179,13 @@ class Float4Reference(Expr):
         return as_value(decoded(binary("and", binary("shr", byte, (last % 2) * 4), 15)))
 
     def store(self, value: Any) -> None:
-        """Store a value, rounded to an element, in a tile on the chip."""
+        """Store a value, rounded to an element. TileError for half of a byte of a tensor, which no loop completes."""
         if self.is_region:
             fill_float4(self, value)
             return
         if self.buffer.is_packed:
-            raise TileError(
-                f"{self.name} has two elements of float4_e2m1fn in a byte, of which one cannot be written alone",
-                notes=["write a tile (T.alloc_fragment or T.alloc_shared), and T.copy it to the tensor"],
-            )
+            _store_in_pairs(self, value)
+            return
         self.buffer.held[tuple(self.places.offsets)].store(encoded(value))
 
     def __repr__(self) -> str:
@@ -209,6 +205,21 @@ def packed_shape(what: str, shape: Sequence[Any]) -> tuple[Any, ...]:
             "constant, for two elements lie in a byte"
         )
     return (*outer, last // 2)
+
+
+def packed_strides(what: str, strides: Sequence[int | str]) -> tuple[int | str, ...]:
+    """The strides of the uint8 that hold a tensor of these strides; one that is not known counts bytes, as torch does.
+
+    Raises TileError for rows that do not begin with a byte, and for elements that do not follow each other.
+    """
+    *outer, last = strides
+    odd = [each for each in outer if isinstance(each, int) and each % 2]
+    if last != 1 or odd:
+        raise TileError(
+            f"{what}: a tensor of float4_e2m1fn has the strides {tuple(strides)}; the last is 1 and the others are "
+            "even, for two elements lie in a byte"
+        )
+    return (*(each // 2 if isinstance(each, int) else each for each in outer), 1)
 
 
 def fill_float4(target: Float4Buffer | Float4Reference, value: Any) -> None:
@@ -309,6 +320,66 @@ def _pack(src: Any, dst: Any, copy: Callable[..., None]) -> None:
 
     ctx.parallel(shape, body)
     copy(bytes, _held(dst))
+
+
+def _store_in_pairs(place: Float4Reference, value: Any) -> None:
+    """An element of a tensor, written by every iteration of a T.Parallel of which each two next to each other complete
+    a byte: the bytes are put together on the chip, and stored behind the loop."""
+    ctx = context("a store")
+    loop = ctx.loops[-1] if ctx.loops else None
+    forms = [linear(each) for each in place.places.offsets]
+    axis = None if loop is None or loop.indices[0].value().owner is not ctx.builder.region else _paired(loop, forms)
+    if loop is None or axis is None:
+        raise TileError(
+            f"{place.name} has two elements of float4_e2m1fn in a byte, of which one cannot be written alone",
+            notes=[
+                "write a tile (T.alloc_fragment or T.alloc_shared), and T.copy it to the tensor",
+                "or write two neighbours in one T.Parallel, without a condition, the first of them at an even place",
+            ],
+        )
+    sizes = [size // 2 if number == axis else size for number, size in enumerate(loop.extents)]
+    bytes = Buffer(ctx.alloc(BufferType(tuple(sizes), "uint8", "fragment"), "a store"))
+    inner, ctx.builder = ctx.builder, loop.before
+    bytes[tuple(slice(None) for _ in sizes)].store(0)
+    ctx.builder = inner
+    at: list[Any] = [index // 2 if number == axis else index for number, index in enumerate(loop.indices)]
+    code = binary("shl", cast(encoded(value), "int32"), (loop.indices[axis] % 2) * 4)
+    bytes[tuple(at)].store(binary("or", bytes[tuple(at)], cast(code, "uint8")))
+
+    def write(at: list[Any]) -> None:
+        taken = {index.value(): each for index, each in zip(loop.indices, at, strict=True)}
+        *outer, last = forms
+        half = {factors: number if paired in factors else number // 2 for factors, number in last.terms.items()}
+        place.buffer.held[(*(_total(form.terms, taken) for form in outer), _total(half, taken))].store(bytes[tuple(at)])
+
+    paired = loop.indices[axis].value()
+    loop.after.append(lambda: ctx.parallel(sizes, write))
+
+
+def _paired(loop: TileLoop, forms: Sequence[LinearForm]) -> int | None:
+    """The dimension of a loop whose iterations 2 n and 2 n + 1 write both elements of one byte; None for none."""
+    own = [index.value() for index in loop.indices]
+    for factor in (each for form in forms for factors in form.terms for each in factors):
+        made_here = factor.op is not None and factor.op.parent is own[0].owner
+        if made_here or any(form.slack for form in forms):
+            return None
+    odd = [factors for factors, number in forms[-1].terms.items() if number % 2]
+    if len(odd) != 1 or len(odd[0]) != 1 or odd[0][0] not in own or forms[-1].terms[odd[0]] != 1:
+        return None
+    axis = own.index(odd[0][0])
+    alone = all(own[axis] not in factors for form in forms for factors in form.terms if factors is not odd[0])
+    return axis if alone and loop.extents[axis] % 2 == 0 else None
+
+
+def _total(terms: Mapping[Factors, int], taken: Mapping[Value, Any]) -> Any:
+    """The sum of these terms, with other values for some."""
+    total: Any = 0
+    for factors, number in terms.items():
+        term: Any = number
+        for factor in factors:
+            term = taken.get(factor, Scalar(factor)) * term
+        total = term + total
+    return total
 
 
 def _convert(src: Any, dst: Any) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tiledsl.errors import TileError, user_loc
-from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.ir.types import is_float
 from tiledsl.language.buffer import Buffer
-from tiledsl.language.dtypes import canonical
+from tiledsl.language.dtypes import canonical, of_elements
 from tiledsl.language.expression import (
     Expr,
     active,
@@ -482,7 +482,7 @@ def max_value(dtype: Any) -> Any:
     Example:
         assert T.max_value("float16") == 65504 and T.max_value("int8") == 127
     """
-    info = ELEMENTS[canonical(dtype)]
+    info = of_elements(dtype).info
     return info.high if info.kind == "float" else int(info.high)
 
 
@@ -492,7 +492,7 @@ def min_value(dtype: Any) -> Any:
     Example:
         assert T.min_value("float16") == -65504 and T.min_value("int8") == -128
     """
-    info = ELEMENTS[canonical(dtype)]
+    info = of_elements(dtype).info
     return info.low if info.kind == "float" else int(info.low)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime import launch_source, launch_triton
-from tiledsl.runtime.launch_checks import refuse_tangents, stand_in
+from tiledsl.runtime.launch_checks import as_bytes, refuse_tangents, stand_in
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
 from tiledsl.runtime.ranges import range_of
 
@@ -160,11 +160,13 @@ class Launcher:
 
     def _converted(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Numbers as the program's scalars have them: an int for a float becomes one; a tensor without memory for None,
-        where it is not used. The rest is left to `check`."""
+        where it is not used; bytes of two float4 as uint8. The rest is left to `check`."""
         converted = list(arguments)
         for number in self.tensors:
             if arguments[number] is None and not self.params[number].is_used:
                 converted[number] = self._stand_in(number, arguments)
+            elif self.params[number].is_packed:
+                converted[number] = as_bytes(arguments[number])
         for name, type in self.scalars.items():
             number = self.names.index(name)
             if isinstance(arguments[number], int) or (type == "float" and isinstance(arguments[number], float)):

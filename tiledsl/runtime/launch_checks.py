@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
-from tiledsl.formulas import names_in, polynomial, text_of, value_of
+from tiledsl.formulas import names_in, polynomial, solved, text_of, value_of
 from tiledsl.runtime.launch_triton import has_tangents
 from tiledsl.runtime.target import Target
 
@@ -93,25 +93,36 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
         )
 
 
+def as_bytes(argument: Any) -> Any:
+    """A tensor of two float4 in each element as one of uint8, the same memory; anything else as it is."""
+    import torch
+
+    kinds = (torch.int8, getattr(torch, "float4_e2m1fn_x2", None))
+    return argument.view(torch.uint8) if isinstance(argument, torch.Tensor) and argument.dtype in kinds else argument
+
+
 def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[Any]) -> Any:
     """A tensor without memory for a parameter that is not used, on the device of the other tensors. Sizes that no other
     argument gives, and that do not follow from those, are 1."""
     import torch
 
-    sizes: dict[int | str, int] = {}
+    sizes: dict[str, int] = {}
     device = torch.device("cpu")
     for other, given in zip(params, arguments):
         if isinstance(given, torch.Tensor):
             device = given.device
             for dim, size in zip(other.shape, given.shape):
-                sizes.setdefault(dim, size)
+                if isinstance(dim, str):
+                    sizes.setdefault(dim, size)
         elif isinstance(given, int) and not other.is_tensor:
             sizes[other.name] = given
-    for each in params:
-        for name, formula in each.formulas.items():
-            needed = value_of(formula, {key: size for key, size in sizes.items() if isinstance(key, str)})
-            if needed is not None:
-                sizes.setdefault(name, needed)
+    formulas = [pair for each in params for pair in each.formulas.items()]
+    for name, formula in formulas * len(formulas):  # what one tells may be what another one needs
+        needed = value_of(formula, sizes)
+        if needed is not None:
+            sizes.setdefault(name, needed)
+        elif name in sizes:
+            sizes |= solved(formula, sizes[name], sizes)
     shape = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in param.shape]
     dtype = getattr(torch, param.dtype)
     if param.strides is None:

@@ -60,7 +60,7 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any], resumed
     elaborated = (time.perf_counter() - start) * 1e3
     name, outputs = root.sym_name, root.outputs
     params = [
-        _parameter(parameter, arg.type, position in outputs, dict(root.formulas), _is_used(root, position))
+        _parameter(root, position, parameter, arg.type)
         for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
     ]
     _check_target(root, target)
@@ -165,7 +165,11 @@ def _is_used(root: FuncOp, position: int) -> bool:
     """Whether anything reads or writes a parameter, or a size comes from it that is not its own alone."""
     arg = root.body.args[position]
     sizes = [name for name, source in zip(root.symbols, root.symbol_sources) if _is_of(str(source), position, root)]
-    others = [each.type for each in root.body.args if each is not arg and isinstance(each.type, BufferType)]
+    others = [
+        each.type
+        for number, each in enumerate(root.body.args)
+        if each is not arg and isinstance(each.type, BufferType) and (each.uses or number in root.outputs)
+    ]
     needed = {name for type in others for name in (*type.shape, *(type.strides or ()))}
     needed |= {name for _, formula in root.formulas for name in names_in(formula)}
     return bool(arg.uses or position in root.outputs) or any(name in needed or root.symbol(name).uses for name in sizes)
@@ -176,10 +180,12 @@ def _is_of(source: str, position: int, root: FuncOp) -> bool:
     return source.rpartition(".")[0] == str(root.parameters[position])
 
 
-def _parameter(name: str, type: Type, is_output: bool, formulas: Mapping[str, Any], is_used: bool) -> Parameter:
+def _parameter(root: FuncOp, position: int, name: str, type: Type) -> Parameter:
+    is_output = position in root.outputs
     if isinstance(type, BufferType):
-        own = {each: formula for each, formula in formulas.items() if each in type.shape}
-        return Parameter(name, type.dtype, is_output, type.shape, type.strides, own, is_used)
+        own = {each: formula for each, formula in dict(root.formulas).items() if each in type.shape}
+        flags = _is_used(root, position), position in root.packed
+        return Parameter(name, type.dtype, is_output, type.shape, type.strides, own, *flags)
     return Parameter(name, type.dtype, is_output)
 
 

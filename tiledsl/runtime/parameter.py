@@ -18,9 +18,11 @@ class Parameter:
         strides: tuple[int | str, ...] | None = None,
         formulas: Mapping[str, Any] | None = None,
         is_used: bool = True,
+        is_packed: bool = False,
     ) -> None:
         """`shape` is None for a scalar. `formulas` are what names in `shape` must be, by them (tiledsl/formulas.py).
-        In place of a tensor that is not used (`is_used`), calls take None."""
+        In place of a tensor that is not used (`is_used`), calls take None. `is_packed`: it holds two elements of
+        float4_e2m1fn in each uint8, and calls take other types of such bytes, too."""
         self.name = name
         self.dtype = dtype
         self.is_output = is_output
@@ -29,6 +31,7 @@ class Parameter:
         self.strides = strides
         self.formulas = dict(formulas or {})
         self.is_used = is_used
+        self.is_packed = is_packed
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape) if self.is_tensor else ''}"

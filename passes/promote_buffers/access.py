@@ -135,7 +135,8 @@ def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:
 def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Value:
     """`extent` positions along a dimension from an offset."""
     size, extent, offset = source.shape[dim], index.extent, index.offset
-    if isinstance(offset, int) and offset % extent == 0 and size % extent == 0 and 0 <= offset <= size - extent:
+    is_known = isinstance(offset, int) and 0 <= offset <= size - extent
+    if isinstance(offset, int) and is_known and offset % extent == size % extent == 0 and _splits(extent):
         before, after = source.shape[:dim], source.shape[dim + 1 :]
         parts = reshaped(builder, source, (*before, size // extent, extent, *after))
         part = _pick(builder, parts, dim, builder.constant(offset // extent, INT32))
@@ -144,7 +145,7 @@ def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Valu
     start = builder.constant(offset, INT32) if isinstance(offset, int) else offset
     if constant_of(start) != 0:
         place = builder.insert(arith.AddOp(place, start)).result
-    if not (isinstance(offset, int) and 0 <= offset <= size - extent):
+    if not is_known:
         place = _clamped(builder, place, size)
     return _gather(builder, source, place, dim)
 
@@ -152,6 +153,8 @@ def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Valu
 def _take_walk(builder: Builder, source: Value, dim: int, index: Index) -> Value:
     """The positions of a strided, repeated or wrapped walk along a dimension."""
     before, size, after = source.shape[:dim], source.shape[dim], source.shape[dim + 1 :]
+    if not _splits(size if index.kind == "wrapped" else index.step):
+        return _gather(builder, source, _walk(builder, len(source.shape), dim, size, index), dim)
     if index.kind == "strided":
         assert isinstance(index.offset, int)
         parts = reshaped(builder, source, (*before, index.extent, index.step, *after))
@@ -161,6 +164,27 @@ def _take_walk(builder: Builder, source: Value, dim: int, index: Index) -> Value
     wide = (size, index.step) if index.kind == "repeated" else (index.extent // size, size)
     parts = broadcast(builder, reshaped(builder, source, (*before, *pair, *after)), (*before, *wide, *after))
     return reshaped(builder, parts, (*before, index.extent, *after))
+
+
+def _splits(inner: int) -> bool:
+    """Whether a dimension of a padded tile can be seen as two, the inner one of this size. Else each of the two is
+    padded: (9, 5) as (3, 3, 5) takes 4 * 4 * 8 elements, and 32 * 32 * 8 beside a product over a dimension of 3."""
+    return inner & (inner - 1) == 0
+
+
+def _walk(builder: Builder, rank: int, dim: int, size: int, index: Index) -> Value:
+    """The positions of a strided, repeated or wrapped walk, along a dimension of that size."""
+    place = iota(builder, rank, dim, index.extent)
+    if index.kind == "wrapped":
+        return builder.insert(arith.FloorModOp(place, builder.constant(size, INT32))).result
+    step = builder.constant(index.step, INT32)
+    if index.kind == "repeated":
+        return builder.insert(arith.FloorDivOp(place, step)).result
+    place = builder.insert(arith.MulOp(place, step)).result
+    if index.offset == 0:
+        return place
+    assert isinstance(index.offset, int)
+    return builder.insert(arith.AddOp(place, builder.constant(index.offset, INT32))).result
 
 
 def _take_general(
@@ -355,12 +379,16 @@ def _spread(builder: Builder, value: Value, dim: int, size: int, index: Index) -
     if not value.shape or value.shape[dim] == 1 or value.shape[dim] == size and index.offset == 0:
         return value
     before, extent, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
+    if index.kind == "strided" and not _splits(index.step):
+        step = builder.constant(index.step, INT32)
+        place = builder.insert(arith.FloorDivOp(iota(builder, len(value.shape), dim, size), step)).result
+        return _gather(builder, value, place, dim)
     if index.kind == "strided":
         parts = reshaped(builder, value, (*before, extent, 1, *after))
         return reshaped(
             builder, broadcast(builder, parts, (*before, extent, index.step, *after)), (*before, size, *after)
         )
-    if isinstance(index.offset, int) and index.offset % extent == 0 and size % extent == 0:
+    if isinstance(index.offset, int) and index.offset % extent == size % extent == 0 and _splits(extent):
         parts = reshaped(builder, value, (*before, 1, extent, *after))
         parts = broadcast(builder, parts, (*before, size // extent, extent, *after))
         return reshaped(builder, parts, (*before, size, *after))

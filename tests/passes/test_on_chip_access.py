@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -28,6 +29,15 @@ WALKS = {
     "scalar": (1, 3, "%k = arith.add %bx, %c1 : int32"),
     "one": (1, 1, "%k = arith.add %c0, %c0 : int32"),
 }
+# The same in parts that padding splits: their sizes are no powers of two.
+UNEVEN = {
+    "aligned": (3, 9, "%k = arith.add %i, %c3 : int32"),
+    "strided": (3, 9, "%d = arith.mul %i, %c3 : int32 %k = arith.add %d, %c2 : int32"),
+    "first strided": (3, 9, "%k = arith.mul %i, %c3 : int32"),
+    "repeated": (9, 3, "%k = arith.floordiv %i, %c3 : int32"),
+    "wrapped": (6, 3, "%k = arith.floormod %i, %c3 : int32"),
+}
+ALL_WALKS = {**WALKS, **{f"{name} unevenly": walk for name, walk in UNEVEN.items()}}
 
 
 def rename(text: str, by: str) -> str:
@@ -35,7 +45,7 @@ def rename(text: str, by: str) -> str:
 
 
 def access(first: str, second: str, body: str) -> str:
-    (e0, d0, make0), (e1, d1, make1) = WALKS[first], WALKS[second]
+    (e0, d0, make0), (e1, d1, make1) = ALL_WALKS[first], ALL_WALKS[second]
     func = kernel(
         f"X: {d0}*{d1}*float32, Y: {e0}*{e1}*float32, Z: {e1}*{e0}*float32, I: 16*int32",
         f"""%t = tile.alloc : buffer<{d0}*{d1}*float32, shared>
@@ -71,6 +81,18 @@ def test_writes(first: str, second: str, masked: bool) -> None:
     else:
         body += "tile.store %x, %t[%k0, %k1]"
     access(first, second, body)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_no_dimension_is_seen_as_two_that_are_padded_each(name: str) -> None:
+    walk, read = f"{name} unevenly", "%x = tile.load %t[%k0, %k1] : float32 tile.store %x, %Y[%i0, %i1]"
+    write = "%x = tile.load %Y[%i0, %i1] : float32 tile.store %x, %t[%k0, %k1]"
+    for body in (read, write):
+        access(walk, walk, body)
+        access("computed", walk, body)
+        text = access(walk, "identity", body)
+        many_write_one = body == write and name in ("repeated", "wrapped")
+        assert many_write_one or not re.search(r"tensor<\d+x\d+x\d+x", text)
 
 
 # Extents of %i0 and %i1, the size of the buffer, and the sum of multiples that addresses it.

@@ -115,7 +115,7 @@ def test_a_page_of_measured_times(tmp_path: Path) -> None:
         f"6 configurations, measured on {result.kernel.target}",
         "bounded by",
         "roofline",
-        "of the winner's",
+        "of the winner&#39;s",
     ):
         assert wanted in text
     if os.environ.get("OUT"):  # to be looked at

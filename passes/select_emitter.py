@@ -64,7 +64,7 @@ class SelectEmitter(Pass):
 
     Before:  tile.kernel ... { %q = tile.load %Q[%b, %rows, %columns] : tensor<128x64xfloat16> ... }
     After:   tile.kernel ... {options = (("emitter", "gluon"), ...)} {
-                 %part = gluon.part {parts = 2}
+                 %part = gluon.warp_group_id {parts = 2}
                  %q = tile.load_block %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
 
     The block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results

@@ -18,7 +18,7 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
 
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
     and the first index changes fastest. Otherwise each program has one block. If loops get longer as an index grows,
-    that index changes fastest, and blocks are distributed so that programs end together (gluon.balanced); without
+    that index changes fastest, and blocks are distributed so that programs end together (gluon.longest_first); without
     persistent programs, the longest blocks come first.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)

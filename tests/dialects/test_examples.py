@@ -36,7 +36,7 @@ TYPES: dict[str, dict[str, str]] = {
     "tensor.scatter": {"x": "tensor<256xint32>", "v": "tensor<1024xint32>", "p": "tensor<1024xint32>"},
     "tensor.sort": {"x": "tensor<64x32xfloat32>"},
     "tile.kernel": {"gx": "int32", "gy": "int32"},
-    "gluon.balanced": {"extent": "int32", "others": "int32"},
+    "gluon.longest_first": {"extent": "int32", "others": "int32"},
     "tile.copy": {"A": LARGE, "m": "int32", "k": "int32", "A_shared": TILE},
     "tile.fill": {"zero": "float32", "acc": "buffer<64*64*float32, fragment>"},
     "tile.gemm": {

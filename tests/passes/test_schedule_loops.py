@@ -62,7 +62,7 @@ def scheduled(body: str) -> list[str]:
 
 def attention(update: str, rescale: str, upper: str = "%c8", parts: int = 1) -> str:
     return f"""
-    %part = gluon.part {{parts = {parts}}} : int32
+    %part = gluon.warp_group_id {{parts = {parts}}} : int32
     %q = triton.load_block %Q[%part, %c0] {{axes = (0, 1)}} : {HALF}
     %r = scf.for %c0, {upper}, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {{
       %v = triton.load_block %V[%i, %c0] {{axes = (0, 1)}} : {HALF}
@@ -98,7 +98,7 @@ EARLIER = f"%scaled = arith.mul %acc, %acc : {SCORES}"
 def test_attention(update: str, rescale: str, stage: str, rescaling: str) -> None:
     expected = f"""
         gluon.schedule {{form = "skewed", runs = (true,), query_in_registers = true}}
-        %part = gluon.part {{parts = 1}} : int32
+        %part = gluon.warp_group_id {{parts = 1}} : int32
         %q = triton.load_block %Q[%part, %c0] {{axes = (0, 1), ring = "query"}} : {HALF}
         %r = scf.for %c0, %c8, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {{
         gluon.cluster
@@ -144,7 +144,7 @@ def test_factors_that_more_is_computed_from_are_not_late() -> None:
 
 def product(accumulator: str, options: str, update: str, result: str) -> str:
     return f"""
-    %part = gluon.part {{parts = 1}} : int32
+    %part = gluon.warp_group_id {{parts = 1}} : int32
     %r = scf.for %c0, %c8, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {options}{{
       %scale = arith.mul %i, %n : int32
       %at = triton.addptr %S, %i : *float32
@@ -173,7 +173,7 @@ def test_products_from_zero(form: str, options: str) -> None:
     text = text.replace(f"[%zero] : {SCORES} (%i", f"[%zero] {options}: {SCORES} (%i")
     expected = f"""
         gluon.schedule {{form = "{form}", runs = (true,)}}
-        %part = gluon.part {{parts = 1}} : int32
+        %part = gluon.warp_group_id {{parts = 1}} : int32
         %r = scf.for %c0, %c8, %c1[%zero] {options}: {SCORES} (%i: int32, %acc: {SCORES}) {{
         gluon.cluster
         %row = arith.mul %i, %c8 : int32

@@ -1,7 +1,7 @@
 """What the Gluon emitter needs beside the tile level: row parts, work items and rescaling.
 
 A kernel whose option `emitter` is "gluon" is written for several consumers: each runs the whole body for its own part
-of the block's rows, and `gluon.part` says which one it is. Its loads of blocks are done by one producer for all.
+of the block's rows, and `gluon.warp_group_id` says which one it is. One producer loads blocks for all.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ BlockAccess: TypeAlias = tile.LoadBlockOp | tile.StoreBlockOp | triton.LoadBlock
 
 
 class WarpGroupIdOp(Operation):
-    """Which consumer this is, from 0 to parts - 1. Example: `%part = gluon.part {parts = 2} : int32`"""
+    """Which consumer this is, from 0 to parts - 1. Example: `%part = gluon.warp_group_id {parts = 2} : int32`"""
 
-    name = "gluon.part"
+    name = "gluon.warp_group_id"
     parts = attr(int)
     out = result(ScalarType, like=INT32)
 
@@ -28,10 +28,10 @@ class WarpGroupIdOp(Operation):
 class WorkItemOp(Operation):
     """Which of `items` work items a program is at: it takes all whose number is its own modulo the number of programs.
 
-    Example: `%item = gluon.item %items : int32`
+    Example: `%item = gluon.work_item_id %items : int32`
     """
 
-    name = "gluon.item"
+    name = "gluon.work_item_id"
     items = operand(ScalarType)
     out = result(ScalarType, like=INT32)
 
@@ -43,10 +43,10 @@ class LongestFirstOp(Operation):
     which all take equally long. Where they do not go round, the blocks of the last of the `others` are taken one by
     one, the longest first, so that all programs end at about the same time.
 
-    Example: `%bx, %rest = gluon.balanced %extent, %others : int32, int32`
+    Example: `%bx, %rest = gluon.longest_first %extent, %others : int32, int32`
     """
 
-    name = "gluon.balanced"
+    name = "gluon.longest_first"
     extent = operand(ScalarType)
     others = operand(ScalarType)
     index = result(ScalarType, like=INT32)

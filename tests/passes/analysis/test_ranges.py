@@ -162,9 +162,9 @@ def test_assumptions_narrow() -> None:
 
 def test_what_shares_blocks_among_programs_counts_from_0() -> None:
     ranges, named = ranges_of("""
-    %y, %rest = gluon.balanced %c4, %c6 : int32, int32
-    %item = gluon.item %c9 : int32
-    %part = gluon.part {parts = 2} : int32""")
+    %y, %rest = gluon.longest_first %c4, %c6 : int32, int32
+    %item = gluon.work_item_id %c9 : int32
+    %part = gluon.warp_group_id {parts = 2} : int32""")
     found = {name: tuple(ranges.of(named[name])) for name in ("y", "rest", "item", "part")}
     assert found == {"y": (0, 5), "rest": (0, 5), "item": (0, 8), "part": (0, 1)}
 

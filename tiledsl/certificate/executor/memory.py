@@ -446,7 +446,9 @@ def _kernel(op: Operation, executor: Executor) -> Step:
 
 def programs_of(op: Operation) -> Any:
     """How the body of a kernel is run: once, or once for each part of a block's rows and each of its work items."""
-    parts = max((inner.attributes["parts"] for inner in op.regions[0].walk() if inner.name == "gluon.part"), default=1)
+    parts = max(
+        (inner.attributes["parts"] for inner in op.regions[0].walk() if inner.name == "gluon.warp_group_id"), default=1
+    )
 
     def run_all(executor: Executor, env: Env, body: Any) -> None:
         for executor.part in range(parts):

@@ -11,7 +11,7 @@ from tiledsl.certificate.executor.machine import Env, Executor, Step, meaning, r
 from tiledsl.ir.core import Operation
 
 
-@result_meaning("gluon.part")
+@result_meaning("gluon.warp_group_id")
 def _part(_: Operation, executor: Executor) -> Any:
     return lambda _: np.int32(executor.part)
 
@@ -23,12 +23,12 @@ def _take(executor: Executor, items: int) -> int:
     return program + executor.turn * programs
 
 
-@result_meaning("gluon.item")
+@result_meaning("gluon.work_item_id")
 def _item(op: Operation, executor: Executor) -> Any:
     return lambda env: np.int32(_take(executor, int(env[op.operands[0]])))
 
 
-@meaning("gluon.balanced")
+@meaning("gluon.longest_first")
 def _balanced(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
         extent, others = (int(env[value]) for value in op.operands)

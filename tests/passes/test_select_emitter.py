@@ -128,6 +128,14 @@ def test_what_does_not_fit_is_written_in_triton(
     assert [each.levelno for each in caplog.records if "not in Gluon" in each.getMessage()][1:] == [logging.DEBUG]
 
 
+@pytest.mark.parametrize(("requested", "stages"), [(1, 2), (2, 2), (5, 2)])
+def test_loops_have_the_stages_of_the_plan(requested: int, stages: int) -> None:
+    """Two at least, and no more than shared memory has room for."""
+    kernel = attention(dim=128, num_stages=requested)
+    loops = [op for op in parse_program(kernel.ir("select-emitter")).root.walk() if isinstance(op, scf.ForOp)]
+    assert is_gluon(kernel) and [op.num_stages for op in loops] == [stages]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_stored_takes_the_place_of_queries_where_memory_is_short(dtype: str) -> None:
     wide = attention(dim=256, block_N=64, dtype=dtype)

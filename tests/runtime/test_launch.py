@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -555,3 +556,11 @@ def test_names_in_a_plan() -> None:
 def test_kinds_of_integers(number: int) -> None:
     kind = (number == 1, number % 16 == 0, -(2**31) <= number < 2**31)
     assert launch_source.int_kind(number) == kind == eval(launch_source._INT_KIND.format("number"))
+
+
+def test_the_loader_is_a_thread_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    driver = types.SimpleNamespace(CudaUtils=lambda: made.append("loader"))
+    monkeypatch.setattr(launch_triton.importlib, "import_module", lambda name: driver)
+    launch_triton.make_loader().join(10)
+    assert made == ["loader"]

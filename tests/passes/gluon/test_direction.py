@@ -35,6 +35,7 @@ def evaluate(value: Value, x: Any) -> Any:
     [
         ("add %bx, %s", 1), ("add %s, %bx", 1), ("add %s, %c2", 0), ("sub %bx, %s", 1), ("sub %s, %bx", -1),
         ("sub %s, %c1", 0), ("mul %bx, %c3", 1), ("mul %c3, %bx", 1), ("mul %bx, %c-3", None), ("mul %bx, %c0", None),
+        ("mul %bx, %c1", 1), ("truncdiv %bx, %c1", 1),
         ("mul %bx, %s", None), ("mul %bx, %bx", None), ("mul %s, %c3", 0), ("floordiv %bx, %c2", 1),
         ("floordiv %c2, %bx", None), ("floordiv %bx, %c-2", None), ("truncdiv %bx, %c2", 1), ("min %bx, %s", 1),
         ("max %s, %bx", 1), ("floormod %bx, %c3", None), ("and %bx, %c3", None), ("add %bx, %bx", 1),

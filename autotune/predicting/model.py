@@ -116,15 +116,16 @@ def peak_tera(kernel: Kernel) -> float | None:
 
 def occupancy(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> int:
     """Blocks that a multiprocessor holds at once: the binary's, or what guessed registers and shared memory allow."""
-    if resources is not None:
-        return max(1, int(_known(resources, "occupancy_limit")[0]))
+    if resources is not None and (limit := _known(resources, "occupancy_limit")):
+        return max(1, int(limit[0]))
     registers = min(MAX_REGISTERS, guessed_registers(work, target), int(work.options.get("maxnreg") or MAX_REGISTERS))
     shared, _ = shared_bytes(work, target, likely=True)
     return max(1, occupancy_limit(target, work.warps(target), registers, min(shared, target.max_shared_bytes))[0])
 
 
 def _known(resources: Resources | Mapping[str, Any], name: str) -> Any:
-    return resources[name] if isinstance(resources, Mapping) else getattr(resources, name)
+    """None where an older file of results does not have it."""
+    return resources.get(name) if isinstance(resources, Mapping) else getattr(resources, name)
 
 
 class _Launch:

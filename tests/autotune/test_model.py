@@ -291,3 +291,11 @@ def test_slow_configurations_stay_where_there_are_no_others() -> None:
     impossible = {**GEMM, "num_stages": 20}
     found = rank.rank(program_for, [impossible, spilling], H200)
     assert found.order == [1] and list(found.pruned) == [0]
+
+
+def test_resources_that_an_older_file_does_not_have() -> None:
+    kernel = gemm()
+    (found,) = work.work_of(kernel)
+    assert model.occupancy(found, H200, {}) == model.occupancy(found, H200) > 0
+    whole = {"occupancy_limit": [model.occupancy(found, H200), "registers"], "spills": 0}
+    assert model.predict_works([found], H200, {}) == model.predict_works([found], H200, whole)

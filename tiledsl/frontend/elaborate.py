@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -126,9 +127,15 @@ def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Fun
         if written.isdisjoint(outputs) and not _in_a_branch(tree.body, value.name):
             raise TileError(message, tree.loc)
         kernels[0].add_remark(f"{message}: it is returned as zeros")
-        log.warning("%s: this configuration writes nothing to the output %s", tree.name, value.name)
+        _warn_once(f"{tree.name}: this configuration writes nothing to the output {value.name}")
     if not written and not of_kinds(func.walk(), tile.PrintOp, tile.AssertOp):
         raise TileError(f"{tree.name} writes none of its tensors", tree.loc)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """A warning that a tuning does not repeat for each configuration."""
+    log.warning("%s", message)
 
 
 def _in_a_branch(node: Any, name: str, inside: bool = False) -> bool:

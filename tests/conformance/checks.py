@@ -95,9 +95,7 @@ def check_delta_state(builder: Any) -> None:
 
     heads, chunks, dim = 2, 3, 64
     normalize = torch.nn.functional.normalize
-    k, w, u = (
-        normalize(torch.randn((1, chunks * 64, heads, dim), device="cuda"), dim=-1).bfloat16() for _ in range(3)
-    )
+    k, w, u = (normalize(torch.randn((1, chunks * 64, heads, dim), device="cuda"), dim=-1).bfloat16() for _ in range(3))
     decay, state = _decays(heads, chunks), torch.zeros((1, heads, dim, dim), device="cuda")
     types = ("bfloat16", "bfloat16", "float32", "float32", "float32")
     kernel = builder(1, chunks * 64, heads, dim, dim, *types, 64, True, False, True, True)

@@ -126,7 +126,8 @@ def test_packages_that_take_other_arguments(
     paths = frames.format(folder=folder, ours=HERE.parent.parent).split()
     head = "Traceback (most recent call last):\n"
     first = f'{head}  File "{HERE.parent.parent}/tiledsl/cli.py", line 1, in run\nValueError: the cause\n\nthen\n\n'
-    printed = first + head + "".join(f'  File "{path}", line 3, in f\n    call()\n' for path in paths) + "ValueError: n\n"
+    calls = "".join(f'  File "{path}", line 3, in f\n    call()\n' for path in paths)
+    printed = f"{first}{head}{calls}ValueError: n\n"
     assert run.unsuited((name,), printed) == reason.format(name=name)
     assert run.unsuited((), printed) == ""
 

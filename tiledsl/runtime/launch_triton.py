@@ -238,7 +238,7 @@ def determinism() -> Callable[[], bool]:
     """Whether torch's algorithms are to be deterministic, and what it allocates may be filled; in 25 ns."""
     import torch
 
-    return getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
+    return getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)  # type: ignore[no-any-return]
 
 
 def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.dependence import handed_on, operands_of, reached
@@ -34,7 +36,8 @@ class LegalizeLayouts(Pass):
     dimension and depends on indices alone is computed in it. One place of an axis, picked by a sum behind a reshape, is
     gathered. A scan loses its dimensions
     of 1, and walks forwards through elements that a gather has turned round. One of several dimensions beside tiles of
-    larger shapes, and every reduction behind a reshape, is `relaid`: Triton lays its operand out anew. An operand of a
+    larger shapes, and every reduction behind a reshape that does more than split dimensions, is `relaid`: Triton lays
+    its operand out anew, through shared memory, where the whole of it needs to fit. An operand of a
     product of float64 that comes from narrower numbers in memory passes through a sum over a dimension of 1. A while
     that a launch with an integer of 1 may show never to run stands in a branch, with which Triton drops it. Why: the
     list in tiledsl/runtime/hazards.py.
@@ -56,7 +59,8 @@ class LegalizeLayouts(Pass):
             for scan in of_kinds(ops, tensor.ScanOp):
                 _legalize_scan(scan)
             for reduction in of_kinds(ops, tensor.ReduceOp):
-                if _reshaped_before(reduction.source) and not _pick(reduction):
+                reshapes = _reshaped_before(reduction.source)
+                if reshapes and not _pick(reduction) and not all(map(_splits, reshapes)):
                     reduction.set_attribute("relaid", True)
             for gather in of_kinds(ops, tensor.GatherOp):
                 if len(gather.source.shape) > 1 and prod(gather.source.shape) < threads:
@@ -217,11 +221,10 @@ def _tiles(values: Iterable[Value]) -> list[Value]:
 # Layouts
 
 
-def _reshaped_before(value: Value) -> list[Value]:
-    """What is reshaped to other dimensions on the way to a tile."""
+def _reshaped_before(value: Value) -> list[tensor.ReshapeOp]:
+    """What gives a tile other dimensions on the way to another tile."""
     makers = [tile.op for tile in reached(_tiles([value]), lambda tile: _tiles(_sources(tile)))]
-    reshapes = [op for op in makers if isinstance(op, tensor.ReshapeOp) and not _keeps_dimensions(op)]
-    return list(dict.fromkeys(op.source for op in reshapes))
+    return [op for op in makers if isinstance(op, tensor.ReshapeOp) and not _keeps_dimensions(op)]
 
 
 def _meets_larger(value: Value) -> bool:
@@ -251,6 +254,13 @@ def _fits_into(shape: Shape, limit: Shape) -> bool:
 def _keeps_dimensions(op: tensor.ReshapeOp) -> bool:
     before, after = ([size for size in value.shape if size > 1] for value in (op.source, op.out))
     return before == after
+
+
+def _splits(op: tensor.ReshapeOp) -> bool:
+    """Whether each dimension of the result is a part of one of the source's. Lanes along a dimension are neighbours in
+    the layouts that loads and products have, and so they are along a part of it; not along two that become one."""
+    parts = {1, *accumulate(op.out.shape[::-1], mul)}
+    return parts.issuperset(accumulate(op.source.shape[::-1], mul))
 
 
 def _sources(value: Value) -> list[Value]:

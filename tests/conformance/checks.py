@@ -66,6 +66,52 @@ def check_retention(builder: Any, postprocess: Any) -> None:
     close("retention", actual, torch.einsum("bhts,bshd->bthd", scores, v.float()))
 
 
+def _decays(heads: int, chunks: int) -> Any:
+    """Sums of logarithms of gates along each chunk of 64, for each position and head."""
+    import torch
+
+    gates = torch.nn.functional.logsigmoid(torch.randn((1, chunks, 64, heads), device="cuda"))
+    return gates.cumsum(2).reshape(1, chunks * 64, heads)
+
+
+def check_kkt(builder: Any) -> None:
+    """In chunks of 64: a[t, s] = beta[t] (k[t] . k[s]) exp(g[t] - g[s]) where s < t, and 0 elsewhere."""
+    import torch
+
+    heads, chunks, dim = 3, 3, 128
+    k = torch.randn((1, chunks * 64, heads, dim), device="cuda").bfloat16()
+    beta, decay = torch.randn(k.shape[:3], device="cuda").bfloat16(), _decays(heads, chunks)
+    actual = builder(1, chunks * 64, heads, dim)(k, beta, decay)
+    rows, weights, sums = (each.float().unflatten(1, (chunks, 64)) for each in (k, beta, decay))
+    products = torch.einsum("bcthd,bcshd->bcths", rows * weights[..., None], rows)
+    within = sums.unsqueeze(-1) - sums.transpose(2, 3).unsqueeze(2)
+    expected = (products * within.clamp(max=0).exp()).transpose(2, 3).tril(-1).transpose(2, 3)
+    close("a", actual, expected.flatten(1, 2))
+
+
+def check_delta_state(builder: Any) -> None:
+    """States h before each chunk of 64: v = u - w h, and then h exp(g[last]) + k^T (v exp(g[last] - g))."""
+    import torch
+
+    heads, chunks, dim = 2, 3, 64
+    normalize = torch.nn.functional.normalize
+    k, w, u = (normalize(torch.randn((1, chunks * 64, heads, dim), device="cuda"), dim=-1).bfloat16() for _ in range(3))
+    decay, state = _decays(heads, chunks), torch.zeros((1, heads, dim, dim), device="cuda")
+    types = ("bfloat16", "bfloat16", "float32", "float32", "float32")
+    kernel = builder(1, chunks * 64, heads, dim, dim, *types, 64, True, False, True, True)
+    states, last, values = kernel(k, w, u, decay, state.bfloat16())
+    for chunk in range(chunks):
+        part = slice(chunk * 64, chunk * 64 + 64)
+        key, weight, update = (each[:, part].float() for each in (k, w, u))
+        close(f"h[{chunk}]", states[:, chunk], state) if chunk else None
+        value = update - torch.einsum("bthd,bhde->bthe", weight, state.bfloat16().float())
+        close(f"v[{chunk}]", values[:, part], value)
+        sums = decay[:, part]
+        value = (value * (sums[:, -1:] - sums).exp()[..., None]).bfloat16().float()
+        state = state * sums[:, -1].exp()[..., None, None] + torch.einsum("bthd,bthe->bhde", key, value)
+    close("the last h", last, state)
+
+
 def check_mla_fp8(builder: Any, reference: Any) -> None:
     """The script's own reference, on the 8-bit keys and values converted to 16 bits."""
     import torch

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -30,6 +30,9 @@ from scripts import SCRIPTS, Script  # noqa: E402
 
 from tiledsl.child_processes import reason_of  # noqa: E402
 
+_FRAME = re.compile(r'^\s*File "(.+)", line \d+', re.MULTILINE)
+# What torch says of a GPU that has no memory left: other scripts may have it.
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA error: out of memory")
 # What scripts print, and then exit with 0, when their result differs from their reference.
 _COMPLAINT = re.compile(r"✗|❌|\bFAILED\b|\bmismatch\b|WARNING: .* Error:|not match", re.IGNORECASE)
 _ENDINGS = {0: "passed", 124: "timeout"}
@@ -44,6 +47,9 @@ class Outcome:
     status: str
     seconds: float
     reason: str = ""
+
+    def line(self, width: int) -> str:
+        return f"{self.script:{width}}  {self.status:8}{self.seconds:7.1f} s  {self.reason[:160]}".rstrip()
 
 
 def has_gpu() -> bool:
@@ -75,6 +81,23 @@ def is_missing(need: str) -> bool:
         return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
     return numbers(metadata.version(name)) >= numbers(version)
+
+
+def unsuited(needs: Sequence[str], printed: str) -> str:
+    """The needed package whose own code raised the last error, with its version; "" if tiledsl or the script did.
+
+    Its functions take other arguments than when the script was written: nothing was said of a kernel of ours.
+    """
+    frames = [Path(each) for each in _FRAME.findall(printed.rpartition("Traceback (most recent call last)")[2])]
+    ours = [HERE.parent.parent / each for each in ("tiledsl", "passes", "autotune")]
+    for name in (need.partition("<")[0] for need in needs):
+        spec = importlib.util.find_spec(name)
+        folders = [Path(each) for each in (spec and spec.submodule_search_locations) or ()]
+        inside = [at for at, frame in enumerate(frames) if any(map(frame.is_relative_to, folders))]
+        if inside and not any(frame.is_relative_to(each) for frame in frames[inside[-1] :] for each in ours):
+            (package, *_) = metadata.packages_distributions().get(name, [name])
+            return f"{name} other than {metadata.version(package)}"
+    return ""
 
 
 def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | None) -> Outcome:
@@ -116,9 +139,11 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
     if status != 0:
         reason = reason_of(printed)
         absent = re.findall(r"ModuleNotFoundError: No module named '((?!tilelang|tvm|tiledsl)\w+)", reason)
-        return (
-            outcome("needs", f"needs {absent[0]}") if absent else outcome("failed", reason or f"exit status {status}")
-        )
+        is_full = _OUT_OF_MEMORY.search(reason)
+        other = absent[0] if absent else "" if is_full else unsuited(script.needs, printed)
+        if other:
+            return outcome("needs", f"needs {other}" + ("" if absent else f": {reason}"))
+        return outcome("failed", reason or f"exit status {status}")
     complaint = next((line for line in printed.splitlines() if _COMPLAINT.search(line)), None)
     if complaint is not None:
         return outcome("failed", f"it prints: {complaint.strip()}")
@@ -149,14 +174,21 @@ def main() -> int:
     gpu = has_gpu()
     print(f"{len(chosen)} scripts of {examples}, {'on the GPU' if gpu else 'scaled down, in the interpreter'}")
     width = max((len(script.path) for script in chosen), default=0)
-    outcomes = []
+
+    def outcome(script: Script) -> Outcome:
+        return run(script, examples, gpu, options.timeout, options.logs)
+
+    outcomes, again = [], []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for found in pool.map(lambda script: run(script, examples, gpu, options.timeout, options.logs), chosen):
-            outcomes.append(found)
-            print(
-                f"{found.script:{width}}  {found.status:8}{found.seconds:7.1f} s  {found.reason[:160]}".rstrip(),
-                flush=True,
-            )
+        for script, found in zip(chosen, pool.map(outcome, chosen)):
+            if options.jobs > 1 and found.status == "failed" and _OUT_OF_MEMORY.search(found.reason):
+                again.append(script)
+            else:
+                outcomes.append(found)
+                print(found.line(width), flush=True)
+    for script in again:  # alone, with all of the GPU
+        outcomes.append(outcome(script))
+        print(outcomes[-1].line(width), flush=True)
     counts = Counter(found.status for found in outcomes)
     print(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     if options.json is not None:

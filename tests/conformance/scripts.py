@@ -49,6 +49,8 @@ _MLA = "--batch 1 --heads 64 --kv_ctx 8192 --dim 128"  # the tolerance fits this
 _DSA = ((r"S=2048", "S=256"), (r"1023", "128"))
 _DSA_ENTRY = "from checks import ratio as get_err_ratio\ntest_kernel()"
 _FLA = ("fla",)
+# These were written for an fla whose functions took other arguments, and decays to the base e.
+_GDN_CHECK = "from checks import check_delta_state, check_kkt\n"
 # The references are Triton kernels beside the scripts, which use block pointers; the scripts print differences.
 _KDA_ENTRY = "from checks import bench as do_bench, close as compare_tensors, poison\npoison()\nmain()"
 # As it is, the state grows tenfold with each chunk and leaves bfloat16's range after some 40 of its 128 chunks; where
@@ -144,9 +146,9 @@ SCRIPTS = (
     ),
     _a("linear_attention/example_linear_attn_fwd", "--B 1 --S 128 --H 2 --D 64", needs=_FLA),
     _a("linear_attention/example_linear_attn_bwd", "--B 1 --S 128 --H 2 --D 64", needs=_FLA),
-    _a("gdn/example_chunk_delta_h", "", *_KDA, needs=_FLA),
+    _a("gdn/example_chunk_delta_h", entry=f"{_GDN_CHECK}check_delta_state(tilelang_chunk_gated_delta_rule_fwd_h)"),
     _a("gdn/example_chunk_o", "", *_KDA, needs=_FLA),
-    _a("gdn/example_chunk_scaled_dot_kkt", "", *_KDA, needs=_FLA),
+    _a("gdn/example_chunk_scaled_dot_kkt", entry=f"{_GDN_CHECK}check_kkt(tilelang_chunk_scaled_dot_kkt_fwd)"),
     _a("gdn/example_cumsum", "", *_KDA, needs=_FLA),
     _a("gdn/example_wy_fast", "", *_KDA, needs=_FLA),
     _a("gdn/example_wy_fast_bwd_split", "", *_KDA, needs=_FLA),

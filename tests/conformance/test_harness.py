@@ -102,6 +102,58 @@ def test_versions_of_needed_packages() -> None:
     assert not run.is_missing("torch<99.0")
 
 
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ("example.py {folder}/inside.py /site/triton/compiler.py", "{name} other than 1.0"),
+        ("example.py {ours}/tiledsl/kernel.py", ""),
+        ("example.py {folder}/inside.py {ours}/passes/cse.py /site/triton/compiler.py", ""),
+        ("example.py /site/torch/testing.py", ""),
+        ("example.py", ""),
+    ],
+)
+def test_packages_that_take_other_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: str, reason: str
+) -> None:
+    """An error that a needed package raises is its own unless a kernel of ours is below."""
+    name, folder = "package_of_a_script", tmp_path / "package_of_a_script"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (tmp_path / "some-1.0.dist-info").mkdir()
+    (tmp_path / "some-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: some\nVersion: 1.0\n")
+    (tmp_path / "some-1.0.dist-info" / "top_level.txt").write_text(name + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    paths = frames.format(folder=folder, ours=HERE.parent.parent).split()
+    head = "Traceback (most recent call last):\n"
+    first = f'{head}  File "{HERE.parent.parent}/tiledsl/cli.py", line 1, in run\nValueError: the cause\n\nthen\n\n'
+    calls = "".join(f'  File "{path}", line 3, in f\n    call()\n' for path in paths)
+    printed = f"{first}{head}{calls}ValueError: n\n"
+    assert run.unsuited((name,), printed) == reason.format(name=name)
+    assert run.unsuited((), printed) == ""
+
+
+def test_scripts_that_find_the_gpu_full_run_again_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 GiB"
+    endings = {"a.py": ["passed"], "b.py": [full, "passed"], "c.py": [full, full], "d.py": ["ValueError: 1"]}
+
+    def ending(script: Script, *_: object) -> run.Outcome:
+        reason = endings[script.path].pop(0)
+        return run.Outcome(script.path, "A", *(("passed", 1.0) if reason == "passed" else ("failed", 1.0, reason)))
+
+    monkeypatch.setattr(run, "run", ending)
+    monkeypatch.setattr(run, "has_gpu", lambda: True)
+    monkeypatch.setattr(run, "SCRIPTS", [Script(path, "A") for path in endings])
+    monkeypatch.setattr(sys, "argv", ["run.py", ".", "--jobs", "4"])
+    assert run.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        ["a.py", "passed"], ["d.py", "failed"], ["b.py", "passed"], ["c.py", "failed"],
+    ]  # fmt: skip
+    assert lines[-1] == "2 passed, 2 failed" and not any(endings.values())
+
+
 def test_names_that_a_copy_has(tmp_path: Path) -> None:
     """Modules are read, not run: each import and each public name, and the language's list through its parts."""
     package = tmp_path / "tilelang"

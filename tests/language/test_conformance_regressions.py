@@ -43,6 +43,26 @@ def test_an_output_that_only_some_configurations_write(caplog: pytest.LogCapture
     assert "program: this configuration writes nothing to the output Q" in caplog.text
 
 
+@pytest.mark.parametrize("strided", [False, True])
+def test_an_output_that_is_never_written_is_zeros(strided: bool) -> None:
+    rest = T.StridedTensor((8, 8), (16, 1), "float32") if strided else T.Tensor((8, 8), "float32")
+
+    @T.prim_func
+    def program(X: T.Tensor((8,), "float32"), Y: T.Tensor((8,), "float32"), Q: rest):
+        with T.Kernel(1, threads=32):
+            T.copy(X, Y)
+
+    x = torch.randn(8)
+    kernel = tiledsl.compile(program, out_idx=[1, 2], target="interpret")
+    assert ("zero_()" if strided else "torch.zeros((8, 8)") in kernel.source
+    given, rest_given = kernel(x)
+    assert torch.equal(given, x) and not rest_given.any()
+    assert rest_given.stride() == ((16, 1) if strided else (8, 1))
+    assert "the output Q of program is never written: it is returned as zeros" in kernel.remarks
+    with pytest.raises(TileError, match="the output Q of program is never written"):
+        tiledsl.compile(program, out_idx=[2], target="interpret")
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "int8", "float8_e4m3fn"])
 def test_an_element_type_from_torch(name: str) -> None:
     dtype = T.dtype(getattr(torch, name))

@@ -539,7 +539,24 @@ def test_how_a_plan_makes_tensors() -> None:
     assert text == 'zeros((2, 3), dtype=int32, device="cuda:1")'
     assert (writer.scope["zeros"], writer.scope["int32"]) == (torch.zeros, torch.int32)
     text = launch_source.make(writer, Allocation("empty_strided", ((2, 3), (3, 1)), torch.int32), 1)
-    assert text == "empty((2, 3), (3, 1), int32)" and writer.scope["int32"] is torch.int32
+    assert text == "(torch_empty if is_deterministic() else empty)((2, 3), (3, 1), int32)"
+    assert writer.scope["int32"] is torch.int32
+
+
+def test_memory_is_filled_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.empty is, but not what compiled graphs allocate with."""
+    writer = launch_source.Writer()
+    monkeypatch.setattr(launch_triton, "fast_empty", lambda: lambda shape, strides, dtype: "not filled")
+    made = lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
+    monkeypatch.setattr(launch_triton, "torch_empty", made)
+    text = launch_source.make(writer, Allocation("empty_strided", ((2, 3), (3, 1)), torch.float32), 0)
+    assert eval(text, writer.scope) == "not filled"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert eval(text, writer.scope).isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert eval(text, writer.scope) == "not filled"
 
 
 def test_names_in_a_plan() -> None:

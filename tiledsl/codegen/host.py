@@ -115,8 +115,10 @@ class HostWriter:
         spelling = {str(name): self._text[value].text for value, name in zip(self._values(), self._names())}
         for name in sorted(needed & formulas.keys()):
             lines.append(f"    {spelling[name]} = {text_of(formulas[name], spelling)}")
+        written = written_parameters(self.func)
         for value in outputs:
-            lines.append(f"    {self._text[value].text} = {self._empty(value, device)}")
+            made = self._made(value, device, "empty" if value in written else "zeros")
+            lines.append(f"    {self._text[value].text} = {made}")
         lines.append(f"    {into}({', '.join(all_names)})")
         returned = shown if len(outputs) == 1 else f"[{shown}]" if self.func.returns_list else f"({shown})"
         lines.append(f"    return {returned}")
@@ -168,14 +170,16 @@ class HostWriter:
         self._uses_quotient = True
         return f"_quotient({place}, {factor}, {quoted(place)})"
 
-    def _empty(self, value: Value, device: str) -> str:
-        """torch.empty for a buffer; with strides, torch.empty_strided."""
+    def _made(self, value: Value, device: str, function: str = "empty") -> str:
+        """torch.empty or torch.zeros for a buffer; with strides, torch.empty_strided."""
         type = tile.buffer_type(value)
         shape = self._tuple([self._dim(dim) for dim in type.shape])
         options = f"dtype={TORCH_TYPES[type.dtype]}, device={device}"
         if type.strides is not None:
-            return f"torch.empty_strided({shape}, {self._tuple([self._dim(dim) for dim in type.strides])}, {options})"
-        return f"torch.empty({shape}, {options})"
+            strides = self._tuple([self._dim(dim) for dim in type.strides])
+            text = f"torch.empty_strided({shape}, {strides}, {options})"
+            return text if function == "empty" else f"{text}.zero_()"
+        return f"torch.{function}({shape}, {options})"
 
     def _dim(self, dim: int | str) -> str:
         return str(dim) if isinstance(dim, int) else self._text[self.func.symbol(dim)].text
@@ -192,7 +196,7 @@ class HostWriter:
             self._text[op.out] = Expression(text, UNARY if text.startswith("-") else ATOM)
         elif isinstance(op, tile.AllocOp):
             name = self._text[op.out] = Expression(self.names.claim(op.out.name or "workspace"))
-            self.lines.append(f"{name.text} = {self._empty(op.out, self._device)}")
+            self.lines.append(f"{name.text} = {self._made(op.out, self._device)}")
         elif isinstance(op, tile.ViewOp):
             view = self._text[op.source].text
             if op.source.dtype != op.out.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -110,20 +111,31 @@ def _positions(out_idx: Sequence[int], count: int, tree: syntax.Function) -> tup
 
 
 def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Function) -> None:
-    """Every output must be written somewhere, and the program must write, print or check something."""
-    if not any(isinstance(op, tile.KernelOp) for op in func.body):
+    """An output must be written, the program must write, print or check something. An output that is not written beside
+    one that is, or in this configuration, is returned as zeros, and a remark says so."""
+    kernels = tile.kernels(func)
+    if not kernels:
         raise TileError(f"{tree.name} has no `with T.Kernel(...)`, so nothing would run", tree.loc)
     written = {value for value in func.body.args if isinstance(value.type, BufferType) and _is_written(value)}
     for value in outputs:
         if not isinstance(value.type, BufferType):
             raise TileError(f"out_idx names {value.name} of {tree.name}, which is not a tensor", tree.loc)
+    for value in outputs:
         if value in written:
             continue
-        if not _in_a_branch(tree.body, value.name):
-            raise TileError(f"the output {value.name} of {tree.name} is never written", tree.loc)
-        log.warning("%s: this configuration writes nothing to the output %s", tree.name, value.name)
+        message = f"the output {value.name} of {tree.name} is never written"
+        if written.isdisjoint(outputs) and not _in_a_branch(tree.body, value.name):
+            raise TileError(message, tree.loc)
+        kernels[0].add_remark(f"{message}: it is returned as zeros")
+        _warn_once(f"{tree.name}: this configuration writes nothing to the output {value.name}")
     if not written and not of_kinds(func.walk(), tile.PrintOp, tile.AssertOp):
         raise TileError(f"{tree.name} writes none of its tensors", tree.loc)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """A warning that a tuning does not repeat for each configuration."""
+    log.warning("%s", message)
 
 
 def _in_a_branch(node: Any, name: str, inside: bool = False) -> bool:

@@ -211,8 +211,10 @@ def make(writer: Writer, allocation: Allocation, device: int) -> str:
     """An expression that makes a tensor on the current device."""
     dtype = writer.name(str(allocation.dtype).removeprefix("torch."), allocation.dtype)
     if allocation.function == "empty_strided":
-        writer.scope["empty"] = launch_triton.fast_empty()
-        return f"empty({allocation.arguments[0]}, {allocation.arguments[1]}, {dtype})"
+        ways = {"empty": launch_triton.fast_empty(), "torch_empty": launch_triton.torch_empty}
+        writer.scope |= {**ways, "is_deterministic": launch_triton.determinism()}
+        arguments = f"{allocation.arguments[0]}, {allocation.arguments[1]}, {dtype}"
+        return f"(torch_empty if is_deterministic() else empty)({arguments})"
     import torch
 
     function = writer.name(allocation.function, getattr(torch, allocation.function))

@@ -219,16 +219,26 @@ def constant_when_traced(function: Any) -> Any:
 @functools.cache
 def fast_empty() -> Callable[[Sequence[int], Sequence[int], Any], Any]:
     """`(shape, strides, dtype)` to a tensor on the current CUDA device, as compiled graphs of torch allocate theirs."""
-    import torch
-
-    def ordinary(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
-        return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-
     try:
         from torch._C._dynamo.guards import _empty_strided_cuda
     except ImportError:
-        return ordinary
+        return torch_empty
     return _empty_strided_cuda  # type: ignore[no-any-return]
+
+
+def torch_empty(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
+    """The same as torch allocates: filled with NaN where `torch.utils.deterministic` asks for it."""
+    import torch
+
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+@functools.cache
+def determinism() -> Callable[[], bool]:
+    """Whether torch's algorithms are to be deterministic, and what it allocates may be filled; in 25 ns."""
+    import torch
+
+    return getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)  # type: ignore[no-any-return]
 
 
 def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:

@@ -11,10 +11,12 @@ from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.parallelize_loops.copies import with_elements
+from tiledsl.passes.parallelize_loops.digits import merge_digits, sum_at_once
 from tiledsl.passes.parallelize_loops.independent import (
     Access,
     accesses_in,
@@ -60,6 +62,9 @@ class ParallelizeLoops(Pass):
       scanned, and what reads the totals a T.Parallel.
     - `c[i, j] += a[i, k] * b[k, j]` over k, for whole tiles, 16 rows, columns and steps at least: a T.gemm, where
       tensor cores compute what the loop does (16-bit floats added up in float32, int8 in int32) or nothing (float32).
+    What such updates add to, only to be summed along an axis, holds these sums at once: `s[i, j] += x[i, k * 4 + j]`
+    becomes `s[i, 0] += ...`. Two indices of a T.Parallel that are no more than digits of a number, as `k * 4 + j` is
+    then, become one: x is summed along its own dimension, without a reshape.
     A buffer may also be one that each iteration fills before it reads it; it gets a row for each then. Copies and fills
     in such loops are loops over their elements.
     What else a T.Parallel around such a loop does gets T.Parallels of its own. Sums of floats are added in another
@@ -94,6 +99,8 @@ class ParallelizeLoops(Pass):
             if elements is not None:
                 (elements if found is None else loop).erase()
             reordered |= bool(found)
+        for op in of_kinds(root.nests(), tile.ParallelOp) if self.enabled and self.reductions else ():
+            merge_digits(op)
         return reordered
 
     def _made_parallel(self, loop: scf.ForOp, points: range) -> bool | None:
@@ -116,8 +123,9 @@ class ParallelizeLoops(Pass):
             rows = rows_of(total, loop, points)
             _parallelize(*scan_total(total, loop, points, order))
             points = rows
+        updated = {each.store.buffer: None for each in found.updates}
         _parallelize(loop, points, order)
-        return reordered
+        return sum_at_once(updated) or reordered
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,12 @@ from tiledsl.passes.parallelize_loops.independent import (
     picks,
     tells_apart,
 )
+from tiledsl.passes.parallelize_loops.of_threads import updates_of_thread
 from tiledsl.passes.parallelize_loops.products import product_of
 from tiledsl.passes.parallelize_loops.reductions import isolated, make_fragments, updates_of
 from tiledsl.passes.parallelize_loops.temporaries import Temporary, expand, temporary_of
 from tiledsl.passes.parallelize_loops.totals import Total, rows_of, scan_total, total_of
-from tiledsl.passes.vectorize_parallel.updates import Update
+from tiledsl.passes.vectorize_parallel.updates import Update, apply_update
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class ParallelizeLoops(Pass):
     What such updates add to, only to be summed along an axis, holds these sums at once: `s[i, j] += x[i, k * 4 + j]`
     becomes `s[i, 0] += ...`. Two indices of a T.Parallel that are no more than digits of a number, as `k * 4 + j` is
     then, become one: x is summed along its own dimension, without a reshape.
+    In code for one thread, updates of its own elements become a T.Parallel of tile.atomics, where they are all that a
+    loop over its arrays, or over rows in shared memory, does.
     A buffer may also be one that each iteration fills before it reads it; it gets a row for each then. Copies and fills
     in such loops are loops over their elements.
     What else a T.Parallel around such a loop does gets T.Parallels of its own. Sums of floats are added in another
@@ -93,6 +96,11 @@ class ParallelizeLoops(Pass):
             if loop.vectorized:
                 if has_independent_lanes(loop):
                     _parallelize(loop, points)
+                continue
+            if self.reductions and (updates := updates_of_thread(loop)) is not None:
+                for update in updates:
+                    apply_update(update)
+                _parallelize(loop, points)
                 continue
             elements = with_elements(loop) if self.reductions else None
             found = self._made_parallel(elements or loop, points)

@@ -27,8 +27,8 @@ class UnrollLoops(Pass):
              alone. Keeps: loops with `unroll` above 1, which is a hint for the code generator.
 
     In code for one thread, short loops whose index picks elements of a local array are unrolled, too: then the elements
-    have names of their own, and no tile has to be searched for them. Those that parallelize-loops makes sums stay. They come before loops around them that are marked
-    and index no local array.
+    have names of their own, and no tile has to be searched for them. Those that parallelize-loops makes reductions stay.
+    They come before loops around them that are marked and index no local array.
     """
 
     name = "unroll-loops"

@@ -15,8 +15,9 @@ from tiledsl.passes.vectorize_parallel.updates import updates_alone
 
 
 def sum_at_once(buffers: Iterable[Value]) -> bool:
-    """Keep of each buffer that is filled with 0, added to, and summed along an axis no more than these sums; whether a sum
-    of floats is another one now.
+    """Keep of each buffer that is filled with 0, added to, and summed along an axis no more than these sums.
+
+    Return whether a sum of floats is another one now.
 
     p[i, j] += x[i, k * 4 + j]; reduce(p, s, axis=1)  ==>  p[i, 0] += x[i, k * 4 + j]; reduce(p, s, axis=1)
     """

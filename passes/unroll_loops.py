@@ -27,7 +27,7 @@ class UnrollLoops(Pass):
              alone. Keeps: loops with `unroll` above 1, which is a hint for the code generator.
 
     In code for one thread, short loops whose index picks elements of a local array are unrolled, too: then the elements
-    have names of their own, and no tile has to be searched for them. Those that parallelize-loops makes reductions stay.
+    have names of their own, and no tile has to be searched for them. What parallelize-loops makes reductions stays.
     They come before loops around them that are marked and index no local array.
     """
 

@@ -19,9 +19,9 @@ def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
     Its index picks elements of a tile on the chip, with the arrays of all threads for one, that is as large as the loop
     has points, and of arrays that are used as a whole elsewhere, too: their elements would else have names.
     """
-    updates = _updates(loop)
     points, threads = iterations(loop), _threads(loop)
-    accesses = accesses_in(loop)
+    updates = _updates(loop) if threads is not None and points is not None else None
+    accesses = accesses_in(loop) if updates else None
     if not updates or points is None or threads is None or accesses is None:
         return None
     sizes = [0]

@@ -12,6 +12,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
+from tiledsl.passes.parallelize_loops.of_threads import updates_of_thread
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class UnrollLoops(Pass):
              alone. Keeps: loops with `unroll` above 1, which is a hint for the code generator.
 
     In code for one thread, short loops whose index picks elements of a local array are unrolled, too: then the elements
-    have names of their own, and no tile has to be searched for them. They come before loops around them that are marked
-    and index no local array.
+    have names of their own, and no tile has to be searched for them. What parallelize-loops makes reductions stays.
+    They come before loops around them that are marked and index no local array.
     """
 
     name = "unroll-loops"
@@ -89,7 +90,7 @@ def _picks_elements(loop: ForOp) -> bool:
     indices = _indices(loop)
     if loop.attributes["unroll"] or loop.vectorized or loop.num_stages or indices is None or len(indices) > _MOST_TURNS:
         return False
-    return _indexes_array(loop)
+    return _indexes_array(loop) and updates_of_thread(loop) is None
 
 
 def _takes_room(loop: Operation, wanted: set[Operation]) -> bool:

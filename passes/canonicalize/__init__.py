@@ -312,6 +312,20 @@ def reshape_splat_or_iota(op: Operation, rw: Rewriter) -> bool:
     return False
 
 
+@pattern(tensor.ReshapeOp)
+def reshape_there_and_back(op: tensor.ReshapeOp, rw: Rewriter) -> bool:
+    # reshape(reshape(x) + reshape(y))  ==>  x + y, where these have its shape
+    inner = op.source.op
+    if not isinstance(inner, BinaryOp) or len(op.source.uses) > 1 or inner.lhs.type != inner.rhs.type:
+        return False
+    sources = [each.op.source for each in inner.operands if isinstance(each.op, tensor.ReshapeOp)]
+    if len(sources) < 2 or any(each.shape != op.out.shape for each in sources):
+        return False
+    made = type(inner)(*sources, result_types=[op.out.type], loc=inner.loc, names=[op.out.name], **inner.attributes)
+    rw.replace(op, [rw.insert(made).result])
+    return True
+
+
 @pattern(tensor.TransposeOp)
 def transpose_once(op: tensor.TransposeOp, rw: Rewriter) -> bool:
     # transpose(transpose(x))  ==>  transpose(x) by the combined permutation
@@ -381,6 +395,7 @@ CANONICAL_PATTERNS = Patterns(
         drop_needless_broadcast,
         broadcast_once,
         reshape_splat_or_iota,
+        reshape_there_and_back,
         transpose_once,
         fold_iota_of_one,
         drop_known_mask,

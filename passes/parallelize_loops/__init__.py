@@ -11,10 +11,12 @@ from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.parallelize_loops.copies import with_elements
+from tiledsl.passes.parallelize_loops.digits import merge_digits, sum_at_once
 from tiledsl.passes.parallelize_loops.independent import (
     Access,
     accesses_in,
@@ -26,11 +28,12 @@ from tiledsl.passes.parallelize_loops.independent import (
     picks,
     tells_apart,
 )
+from tiledsl.passes.parallelize_loops.of_threads import updates_of_thread
 from tiledsl.passes.parallelize_loops.products import product_of
 from tiledsl.passes.parallelize_loops.reductions import isolated, make_fragments, updates_of
 from tiledsl.passes.parallelize_loops.temporaries import Temporary, expand, temporary_of
 from tiledsl.passes.parallelize_loops.totals import Total, rows_of, scan_total, total_of
-from tiledsl.passes.vectorize_parallel.updates import Update
+from tiledsl.passes.vectorize_parallel.updates import Update, apply_update
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ class ParallelizeLoops(Pass):
       scanned, and what reads the totals a T.Parallel.
     - `c[i, j] += a[i, k] * b[k, j]` over k, for whole tiles, 16 rows, columns and steps at least: a T.gemm, where
       tensor cores compute what the loop does (16-bit floats added up in float32, int8 in int32) or nothing (float32).
+    What such updates add to, only to be summed along an axis, holds these sums at once: `s[i, j] += x[i, k * 4 + j]`
+    becomes `s[i, 0] += ...`. Two indices of a T.Parallel that are no more than digits of a number, as `k * 4 + j` is
+    then, become one: x is summed along its own dimension, without a reshape.
+    In code for one thread, updates of its own elements become a T.Parallel of tile.atomics, where they are all that a
+    loop over its arrays, or over rows in shared memory, does.
     A buffer may also be one that each iteration fills before it reads it; it gets a row for each then. Copies and fills
     in such loops are loops over their elements.
     What else a T.Parallel around such a loop does gets T.Parallels of its own. Sums of floats are added in another
@@ -89,11 +97,18 @@ class ParallelizeLoops(Pass):
                 if has_independent_lanes(loop):
                     _parallelize(loop, points)
                 continue
+            if self.reductions and (updates := updates_of_thread(loop)) is not None:
+                for update in updates:
+                    apply_update(update)
+                _parallelize(loop, points)
+                continue
             elements = with_elements(loop) if self.reductions else None
             found = self._made_parallel(elements or loop, points)
             if elements is not None:
                 (elements if found is None else loop).erase()
             reordered |= bool(found)
+        for op in of_kinds(root.nests(), tile.ParallelOp) if self.enabled and self.reductions else ():
+            merge_digits(op)
         return reordered
 
     def _made_parallel(self, loop: scf.ForOp, points: range) -> bool | None:
@@ -116,8 +131,9 @@ class ParallelizeLoops(Pass):
             rows = rows_of(total, loop, points)
             _parallelize(*scan_total(total, loop, points, order))
             points = rows
+        updated = {each.store.buffer: None for each in found.updates}
         _parallelize(loop, points, order)
-        return reordered
+        return sum_at_once(updated) or reordered
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,21 @@ def updates_of(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[U
 
     None if something else is done to the buffer, and where a sum is rounded to fewer than 32 bits in each iteration.
     """
+    buffer = ops[0].buffer
+    own = tile.buffer_type(buffer).scope == "local"
+    if own and any(is_in_parallel(op) for op in buffer.uses if isinstance(op, tile.StoreOp)):
+        return None  # which each point has for itself
+    return only_updates(ops, loop, inside)
+
+
+def only_updates(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[Update] | None:
+    """The same, of a buffer that is one for all iterations."""
     updates = updates_alone(ops)
     if not updates:
         return None
-    buffer = ops[0].buffer
-    type = tile.buffer_type(buffer)
+    type = tile.buffer_type(ops[0].buffer)
     if type.scope == "global" or updates[0].kind == "add" and _is_narrow(type.dtype):
         return None
-    if type.scope == "local" and any(is_in_parallel(op) for op in buffer.uses if isinstance(op, tile.StoreOp)):
-        return None  # which each point has for itself
     stays = all(_stays(index, loop, inside) for each in updates for index in each.store.indices)
     return updates if stays else None
 

@@ -413,6 +413,9 @@ class _Vectorizer:
                 raise TileError(
                     f"{op.buffer.name or 'a reducer'} is allocated inside T.Parallel; allocate it before", op.loc
                 )
+            if self.block is not None and tile.buffer_type(op.buffer).scope == "local":
+                self._update_own(op, builder, value, indices, mask)
+                return
             value = broadcast(builder, value, full) if full else value
             before = combine_on_chip(op, builder, value, indices, mask, full, compare)
             if before is not None:
@@ -424,6 +427,18 @@ class _Vectorizer:
                 value, mask = fewer_atomics(op.kind, builder, value, place(indices, self.rank), mask)
         made = tile.AtomicOp(value, op.buffer, indices, mask, compare, loc=op.loc, names=[op.out.name], **op.attributes)
         self.map[op.out] = builder.insert(made).result
+
+    def _update_own(
+        self, op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None
+    ) -> None:
+        """An update of an element of each thread's own, by all points of a T.Parallel that the thread runs."""
+        full = self.variance.shape(self.active & ~self.variance.threads | self.variance.of(op.buffer))
+        value = broadcast(builder, value, full) if full else value
+        indices = self._indices(builder, op.buffer, indices)
+        made = tile.AtomicOp(value, self._target(op.buffer), indices, mask, loc=op.loc, **op.attributes)
+        builder.insert(made)
+        combine_on_chip(made, builder, value, indices, mask, full, None)
+        made.erase()
 
     # Values
 

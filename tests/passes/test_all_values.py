@@ -43,6 +43,8 @@ tile.func {sym_name = "f", parameters = ("A", "B", "O")}
 OF_FLOATS = [
     *(f"%y = arith.{op} %a, %b : tensor<256xT>" for op in ("add", "sub", "mul", "max", "min")),
     *(f'%y = arith.math [%a] {{function = "{name}"}} : tensor<256xT>' for name in ("abs", "floor", "rint")),
+    "%m = tensor.reshape %a : tensor<256x1xT>\n%n = tensor.reshape %b : tensor<256x1xT>\n"
+    "%z = arith.sub %m, %n : tensor<256x1xT>\n%y = tensor.reshape %z : tensor<256xT>",
     '%y = arith.math [%a, %b, %a] {function = "clamp"} : tensor<256xT>',
     '%c = arith.math [%a] {function = "isnan"} : tensor<256xbool>\n%y = arith.select %c, %b, %a : tensor<256xT>',
     '%c = arith.cmp %a, %b {predicate = "lt"} : tensor<256xbool>\n%d = arith.not %c : tensor<256xbool>\n'

@@ -458,3 +458,20 @@ def test_floats_are_not_multiplied_in_another_order() -> None:
         tile.store %w, %A[%bx, %bx]
         """,
     )
+
+
+def test_dimensions_that_come_and_go_around_arithmetic() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<64xint32>
+    %x = tile.load %N[%i] : tensor<64xint32>
+    %y = tile.load %N[%x] : tensor<64xint32>
+    %p = tensor.reshape %x : tensor<64x1xint32>
+    %q = tensor.reshape %y : tensor<64x1xint32>
+    %s = arith.add %p, %q : tensor<64x1xint32>
+    %r = tensor.reshape %s : tensor<64xint32>
+    tile.store %r, %N[%i]"""
+    lines = after(Canonicalize(), body)
+    assert lines[-2:] == ["%r = arith.add %x, %y : tensor<64xint32>", "tile.store %r, %N[%i]"]
+    square = body.replace("%r = tensor.reshape %s : tensor<64x", "%r = tensor.reshape %s : tensor<8x8x")
+    lines = after(Canonicalize(), square.replace("tile.store %r, %N[%i]", 'tile.print [%r] {message = ""}'))
+    assert sum("tensor.reshape" in line for line in lines) == 3

@@ -135,6 +135,8 @@ class Variance:
             if own or (tile.buffer_type(buffer).scope == "local" and buffer not in self.indexed_by_point):
                 self._add(buffer, self._union(op.operands) | control)
             return
+        if isinstance(op, tile.AtomicOp) and self.threads and tile.buffer_type(op.buffer).scope == "local":
+            self._add(op.buffer, self.threads)  # each adds to its own
         axes = active if isinstance(op, tile.AtomicOp) else self._union(op.operands)
         if isinstance(op, (thread.ShuffleOp, thread.ReduceOp)):
             axes = self._exchanged(op)

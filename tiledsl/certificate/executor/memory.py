@@ -234,10 +234,10 @@ def atomically(
 def _atomic(op: Operation, executor: Executor) -> Step:
     fields, guarded, kind = fields_of(op), op.attributes["guarded"], op.attributes["kind"]
     value, buffer, mask, indices = (fields[key] for key in ("value", "buffer", "mask", "indices"))
-    compare = fields["compare"]
+    compare, own = fields["compare"], buffer in executor.private
 
     def step(env: Env) -> None:
-        array, places = env[buffer], [env[index] for index in indices]
+        array, places = env[buffer], [*(executor.lines if own else ()), *(env[index] for index in indices)]
         where = _in_lanes(executor, None if mask is None else env[mask])
         active = _active(buffer, array, places, where, guarded, atomic=True)
         wanted = None if compare is None else env[compare]

@@ -1,0 +1,71 @@
+"""Loops of one thread that only update elements of its own, as sums of products of its arrays are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tiledsl.analysis.dependence import ancestors
+from tiledsl.dialects import scf, tile
+from tiledsl.ir.core import Operation, Value
+from tiledsl.passes.parallelize_loops.independent import accesses_in, has_views, iterations, made_inside, picks
+from tiledsl.passes.parallelize_loops.reductions import only_updates
+from tiledsl.passes.vectorize_parallel.updates import Update
+
+
+def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
+    """The updates of a thread's own elements that are all a serial loop does; None if it does more.
+
+    Its index picks elements of a tile on the chip, with the arrays of all threads for one, that is as large as the loop
+    has points, and of arrays that are used as a whole elsewhere, too: their elements would else have names.
+    """
+    points, threads = iterations(loop), _threads(loop)
+    updates = _updates(loop) if threads is not None and points is not None else None
+    accesses = accesses_in(loop) if updates else None
+    if not updates or points is None or threads is None or accesses is None:
+        return None
+    sizes = [0]
+    for buffer, ops in accesses.items():
+        type = tile.buffer_type(buffer)
+        if type.scope == "global" or not picks(ops, loop.index):
+            continue
+        own = type.scope == "local"
+        if own and not all(op in ops or _is_of_whole(op) for op in buffer.uses):
+            return None
+        sizes.append(prod(type.static_shape) * (prod(threads.extents) if own else 1))
+    return updates if max(sizes) >= len(points) * prod(threads.extents) else None
+
+
+def _updates(loop: scf.ForOp) -> list[Update] | None:
+    """The updates of the thread's elements that a loop without branches and loops consists of."""
+    accesses = accesses_in(loop)
+    if accesses is None or _threads(loop) is None or any(op.regions for op in loop.body):
+        return None
+    inside, updates = made_inside(loop), list[Update]()
+    for buffer, ops in accesses.items():
+        if all(isinstance(op, tile.LoadOp) for op in ops):
+            continue
+        found = only_updates(ops, loop, inside)
+        if found is None or tile.buffer_type(buffer).scope != "local" or has_views(buffer):
+            return None
+        updates += found
+    return updates
+
+
+def _threads(loop: scf.ForOp) -> tile.ParallelOp | None:
+    """The threads that a loop is code for; None in a T.Parallel, for one point of that or for the block."""
+    around: Sequence[tile.ParallelOp] = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
+    return around[0] if len(around) == 1 and around[0].lockstep else None
+
+
+def _is_of_whole(op: Operation) -> bool:
+    """Whether an access of an array goes on to be one of the whole array."""
+    if not isinstance(op, (tile.LoadOp, tile.StoreOp)):
+        return isinstance(op, (tile.FillOp, tile.WriteOp))
+    around = next((each for each in ancestors(op) if isinstance(each, (scf.ForOp, tile.ParallelOp))), None)
+    index: Value | None = None
+    if isinstance(around, tile.ParallelOp):
+        return not around.lockstep
+    if around is not None:
+        index = around.index
+    return around is not None and (around.vectorized or bool(_updates(around))) and index in op.indices

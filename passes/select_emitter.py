@@ -335,7 +335,7 @@ def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: se
             continue
         for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
             _narrow(value, all_rows, rows)
-        if isinstance(op, tensor.IotaOp) and (op.axis == 0 and op.out.shape[0] == rows):
+        if isinstance(op, tensor.IotaOp) and op.out.shape[0] == rows:
             moved = arith.AddOp(first, op.out)
             assert op.parent is not None
             op.parent.insert(moved, op.next)

@@ -93,6 +93,12 @@ def test_only_trials_of_one_known_source_share_a_disproof(
     assert trials[1].status == ("disproved" if winner is None else "ok")
 
 
+def test_a_winner_that_cannot_be_verified_stays() -> None:
+    trial = Trial(0, {}, "ok", latency=1.0)  # which no builder is known of
+    assert certified.certified([trial], lambda: trial, 1.0, Alone()) is trial
+    assert trial.ok and trial.certificate is None
+
+
 def test_verify_must_be_a_bool() -> None:
     with pytest.raises(TileError, match="verify is 'yes'; it must be True or False"):
         tuner([32], verify="yes")

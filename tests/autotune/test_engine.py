@@ -117,6 +117,12 @@ def test_identical_sources_are_run_once(stages: Counter[str]) -> None:
     assert "(as 0)" in result.table()
 
 
+def test_identical_sources_share_what_the_final_round_found(timer: Any) -> None:
+    timer(lambda config: 1.0)
+    first, second, _ = tuned({"block": 32}, {"block": 32, "variant": "also right"}, {"block": 16})().trials
+    assert first.rounds > 0 and second.rounds == first.rounds and second.latency == first.latency
+
+
 def test_a_reference_that_raises_is_an_error_at_once() -> None:
     with pytest.raises(tiledsl.TileError, match="ref_prog raises ZeroDivisionError"):
         tuned({"block": 16}, ref_prog=lambda A: A * (1 // 0))()

@@ -118,6 +118,24 @@ def test_what_a_loop_stores_tells_programs_apart() -> None:
     assert one == class_of(function, doubled=True) != other
 
 
+def test_what_a_branch_stores_tells_programs_apart() -> None:
+    def builder(doubled):
+        @T.prim_func
+        def stored(A: T.Tensor((4, 16), "float32"), B: T.Tensor((4, 16), "float32"), n: T.int32):
+            with T.Kernel(4) as bx:
+                x = T.alloc_fragment((16,), "float32")
+                T.copy(A[bx, 0], x)
+                if bx < n:
+                    for i in T.Parallel(16):
+                        B[bx, i] = x[i] * 2.0 if doubled else x[i] / 3.0
+
+        return stored
+
+    function = tiledsl.jit(builder)
+    one, other = class_of(function, doubled=True), class_of(function, doubled=False)
+    assert one == class_of(function, doubled=True) != other
+
+
 GEMM = {"M": 512, "N": 500, "K": 250, "block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 3, "threads": 128}
 
 
@@ -178,6 +196,7 @@ def test_loops_that_carry_sums_count_with_their_extents() -> None:
     signature = lambda **values: class_of(sums, M=64, N=256, **values).signature
     assert signature(block=1) == signature(block=4)
     assert len({signature(), signature(chunk=64), signature(chunk=128), signature(chunk=32)}) == 4
+    assert signature(chunk=64) != class_of(sums, M=64, N=512, chunk=64).signature  # more of them
     assert signature(chunk=64) != signature(chunk=64, variant="strided")  # the terms come in another order
     whole = {"batch": 1, "heads": 2, "seq": 512, "dim": 64, "is_causal": True, "num_stages": 2, "threads": 128}
     rows = [class_of(attention, **whole, block_M=m, block_N=n).signature for m, n in ((64, 64), (128, 64), (64, 32))]
@@ -401,6 +420,14 @@ def test_adversarial_inputs_cancel_and_stay_in_range(dtype: Any) -> None:
     assert ((a @ b).abs() < 0.2 * (a.abs() @ b.abs())).all()
     again = list(bits.adversarial_inputs(given))
     assert all(bits.fingerprint(one[:2]) == bits.fingerprint(two[:2]) for one, two in zip(sets, again))
+
+
+def test_terms_of_one_input_cancel_others_half_a_dimension_away() -> None:
+    _, (far, other), _ = bits.adversarial_inputs([torch.rand(16, 32) * 2 - 1, torch.rand(16, 32) * 2 - 1])
+    for axis in (0, 1):
+        for made, cancels in ((far, True), (other, False)):
+            one, half = made.chunk(2, axis)
+            assert ((one + half).abs() <= one.abs() / 100).all() == cancels
 
 
 def test_of_zeros_adversarial_inputs_are_at_most_one() -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.affine import form_interval
+from tiledsl.analysis.affine import form_interval, linear_form
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
 from tiledsl.analysis.ranges import Interval, Ranges
 from tiledsl.ir.core import Value
@@ -24,6 +24,11 @@ BODY = """
 %h = arith.cast %a : int64
 %j = arith.mul %g, %f1 : int32
 %t = tensor.broadcast %s : tensor<4xint32>
+%b2 = arith.mul %bx, %bx : int32
+%bt = tensor.broadcast %bx : tensor<4xint32>
+%u = arith.add %bt, %i : tensor<4xint32>
+%v = arith.mul %u, %bt : tensor<4xint32>
+%w = arith.mul %i, %i : tensor<4xint32>
 """
 
 
@@ -88,6 +93,16 @@ def test_scalars_and_tensors() -> None:
 def test_values_as_sums(name: str, expected: dict[tuple[Value, ...], int]) -> None:
     """Modulo 2**32; a product of two values that are not known, a cast and a broadcast are terms."""
     assert Reader().read(VALUES[name]) == LinearForm(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("b2", {(VALUES["b2"],): 1}), ("v", {(BX, BX): 1, (I, BX): 1}), ("w", {(VALUES["w"],): 1})],
+)
+def test_a_product_of_sums_is_multiplied_out_where_that_parts_scalars_from_tiles(
+    name: str, expected: dict[tuple[Value, ...], int]
+) -> None:
+    assert linear_form(VALUES[name], through_names=True) == LinearForm(expected)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.gluon.plan import query_in_registers
+from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS, query_in_registers
 from tiledsl.analysis.gluon.slices import dependents
 from tiledsl.analysis.gluon.softmax_loops import NotRecognised, check_rows
 
@@ -34,12 +34,21 @@ def test_tiles_of_the_rows_of_a_block(shape: str, fits: bool) -> None:
         (64, 256, 210, 1, False),  # 153 + 64
         (128, 256, 128, 1, False),  # 160 + 64 would fit into all that a thread has
         (64, 64, 64, 3, False),  # three consumers never have the room
+        (64, 64, 192, 3, False),  # 144, nine tenths of what three have
     ],
 )
 def test_queries_stay_in_registers_with_a_tenth_to_spare(
     columns: int, depth: int, width: int, parts: int, stays: bool
 ) -> None:
     assert query_in_registers(columns, depth, width, parts) is stays
+
+
+@pytest.mark.parametrize("parts", CONSUMER_REGISTERS)
+def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(parts: int) -> None:
+    """65536, which each of the 128 threads of a warp group gets eight by eight, up to 256."""
+    each = CONSUMER_REGISTERS[parts]
+    assert each % 8 == PRODUCER_REGISTERS % 8 == 0 and each <= 256
+    assert 128 * (parts * each + PRODUCER_REGISTERS) <= 65536
 
 
 def test_tiles_that_need_more_than_nine_tenths_of_the_registers() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.gluon.plan import products_in_flight
 from tiledsl.analysis.gluon.softmax_loops import NotRecognised
-from tiledsl.analysis.gluon.tiled_products import find_tiled_product
+from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product
+from tiledsl.dialects import scf, tensor
 
 TILES = """
 %i = tensor.iota {axis = 0} : tensor<16x1xint32>
@@ -32,3 +34,28 @@ def test_what_is_not_one_product_in_one_loop(loop: str, found: str) -> None:
     kernel = kernel_of(program(TILES + loop + STORE))
     with pytest.raises(NotRecognised, match=f"{found} are not one product in one loop"):
         find_tiled_product(kernel.body)
+
+
+@pytest.mark.parametrize(
+    ("beside", "handed_on", "expected"),
+    [
+        ("%e = arith.add %k, %c1 : int32", "%n", 2),
+        ("%e = arith.add %n, %c1 : int32", "%n", 1),  # needs what the last step has handed on
+        ("%e = arith.add %k, %c1 : int32", "%e", 1),  # hands on what the next one needs
+    ],
+)
+def test_a_product_is_issued_early_where_no_step_waits_for_the_last_one(
+    beside: str, handed_on: str, expected: int
+) -> None:
+    tile = "tensor<16x16xfloat32>"
+    loop = f"""
+    %r, %q = scf.for %c0, %c4, %c1[%zero, %c0] : {tile}, int32 (%k: int32, %acc: {tile}, %n: int32) {{
+      %d = tensor.dot %a, %a, %zero : {tile}
+      {beside}
+      %sum = arith.add %acc, %d : {tile}
+      scf.yield [%sum, {handed_on}] }}"""
+    made = {op.results[0].name: op for op in kernel_of(program(TILES + loop)).walk() if op.results}
+    loop_op, dot, load = made["r"], made["d"], made["a"]
+    assert isinstance(loop_op, scf.ForOp) and isinstance(dot, tensor.DotOp)
+    found = TiledProduct(loop_op, load, load, dot, None, (made["e"],), (made["sum"],), (), ())
+    assert products_in_flight(found, 2) == expected

@@ -193,7 +193,7 @@ LINES = {
         %t_1 = tensor.reshape %t : tensor<2x4xfloat32>
         %1 = tensor.iota {axis = 0} : tensor<2x1xint32>
         %2 = arith.cmp %1, %c1 {predicate = "eq"} : tensor<2x1xbool>
-        %3 = arith.select %2, %t_1, %c0p0 : tensor<2x4xfloat32>
+        %3 = arith.select %2, %t_1, %cm0p0 : tensor<2x4xfloat32>
         %4 = tensor.reduce %3 {kind = "sum", axis = 0} : tensor<4xfloat32>
         %5 = tensor.reshape %4 : tensor<1x4xfloat32>
         %x = tensor.reshape %5 : tensor<4xfloat32>
@@ -208,7 +208,7 @@ LINES = {
         %t_1 = tensor.reshape %t : tensor<2x4xfloat32>
         %1 = tensor.iota {axis = 0} : tensor<2x1xint32>
         %2 = arith.cmp %1, %c0 {predicate = "eq"} : tensor<2x1xbool>
-        %3 = arith.select %2, %t_1, %c0p0 : tensor<2x4xfloat32>
+        %3 = arith.select %2, %t_1, %cm0p0 : tensor<2x4xfloat32>
         %4 = tensor.reduce %3 {kind = "sum", axis = 0} : tensor<4xfloat32>
         %5 = tensor.reshape %4 : tensor<1x4xfloat32>
         %x = tensor.reshape %5 : tensor<4xfloat32>

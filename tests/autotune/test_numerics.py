@@ -14,10 +14,13 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.kernels import attention, gemm
+from tests.passes.ir_cases import program
 from tiledsl.autotuner.tuned.file import path_of, read_or_new
 from tiledsl.autotuner.verifying import bits
-from tiledsl.autotuner.verifying.bit_class import program_class
+from tiledsl.autotuner.verifying.bit_class import _advance, program_class
 from tiledsl.autotuner.verifying.hardware_orders import hardware_orders
+from tiledsl.dialects import scf, tile
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.runtime.target import Target
 
 
@@ -168,6 +171,27 @@ def test_tiles_along_wide_indices_are_one_class() -> None:
 
     function = tiledsl.jit(out_idx=-1)(builder)
     assert class_of(function, block=16) == class_of(function, block=32)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("%rows", (16, 1)), ("%tile", (16, 16)), ("%apart", None), ("%skipping", None)],
+)
+def test_how_an_index_advances_with_its_loop(value: str, found: tuple[int, int] | None) -> None:
+    body = f"""
+    scf.for %c0, %c4, %c1 (%k: int32) {{
+      %i = tensor.iota {{axis = 0}} : tensor<16xint32>
+      %late = arith.add %k, %bx : int32
+      %rows = arith.mul %late, %c16 : int32
+      %tile = arith.add %i, %rows : tensor<16xint32>
+      %apart = arith.mul %i, %c2 : tensor<16xint32>
+      %skipping = arith.add %apart, %rows : tensor<16xint32>
+      %asked = tile.load %N[{value}] : {"int32" if value == "%rows" else "tensor<16xint32>"}
+      scf.yield }}"""
+    ops = list(program(body).root.walk())
+    (load,) = of_kinds(ops, tile.LoadOp)
+    (loop,) = of_kinds(ops, scf.ForOp)
+    assert _advance(load.indices[0], loop.index) == found
 
 
 def test_what_rounds_or_adds_otherwise_is_another_class() -> None:
@@ -455,7 +479,7 @@ def test_other_orders_of_a_sum_show() -> None:
 
 REDUCED = """
 #blocked = #ttg.blocked<{{sizePerThread = [1, {per}], threadsPerWarp = [1, 32], warpsPerCTA = [{rows}, {warps}]}}>
-  %s = "tt.reduce"(%a_11) <{{axis = 1 : i32}}> ({{
+  %s = "tt.reduce"(%{value}) <{{axis = 1 : i32}}> ({{
     ^bb0(%x: f32 loc(#loc1), %y: f32 loc(#loc1)):
       %z = arith.{combine} %x, %y : f32 loc(#loc25)
       tt.reduce.return %z : f32 loc(#loc23)
@@ -464,10 +488,10 @@ REDUCED = """
 
 
 def test_orders_of_reductions() -> None:
-    def orders(per: int = 4, rows: int = 1, warps: int = 4, m: int = 4, combine: str = "addf") -> str:
-        return hardware_orders(REDUCED.format(per=per, rows=rows, warps=warps, m=m, combine=combine))
+    def orders(per: int = 4, rows: int = 1, warps: int = 4, m: int = 4, combine: str = "addf", value: str = "a") -> str:
+        return hardware_orders(REDUCED.format(per=per, rows=rows, warps=warps, m=m, combine=combine, value=value))
 
-    assert orders() == orders(m=8) == orders(rows=2)  # other rows
+    assert orders() == orders(m=8) == orders(rows=2) == orders(value="b_12")  # other rows, another name
     assert len({orders(), orders(per=2), orders(warps=8), orders(combine="mulf"), orders(combine="maxnumf")}) == 5
     assert orders(combine="maxnumf") == orders(combine="maxnumf", warps=8)  # exact in any order
 

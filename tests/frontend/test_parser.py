@@ -43,6 +43,7 @@ SNIPPETS = [
     r"b'\x00\377\u1234' rb'\x' Rb'' B'z'" + "\n",
     "f'a{x}b' f\"{x!r:>{w}}\" f'{x=}' f'{ x + 1 = !s}' 'c' f'{{}}{x:{{y}}}'\n".replace(":{{y}}", ":.{p}f"),
     "f'{a[\"b\"]}{(lambda x: x)(1)}{f\"{y}\"}{x != y}{x == y}{d[1:2]}{x<=y!a}{x,}{x:%H:%M}' rf'\\d{x}' f'{x=:>4}'\n",
+    "f'{x==\"a:b\"}' f'{x!=\"}\"}'\n",
     "f'''{\n  x\n}\n {y:\n>3}'''\nf'\\N{BULLET}{x}\\n\\x41'\nf''\nf'{{'\nf'{ {1: 2}[1] }'\nf'{x:>3}}}'\n",
     "if a: b\nelif c:\n  d\nelif e: f; g\nelse:\n  h\n",
     "if a:\n\tif b:\n\t\tc\n\td\nelse:\n        e\n",

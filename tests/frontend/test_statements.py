@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
 import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError
-from tiledsl.frontend.elaborate import _size
+from tiledsl.frontend.elaborate import _size, eager_sizes
 from tiledsl.ir.printer import print_op
 
 OUTSIDE = """
@@ -210,3 +212,17 @@ def test_a_name_of_an_annotation_alone_is_that_of_the_frame_around() -> None:
     a = torch.zeros(size, dtype=torch.int32)
     fill(a, 3)
     assert a.tolist() == [3] * size
+    assert eager_sizes(fill.function, {"A": None, "number": 3}, {"size": size}) == {}
+
+
+def test_an_object_that_fails_is_called_by_its_class() -> None:
+    number = functools.partial(int, "x")
+
+    @T.prim_func
+    def main(A: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            A[0] = number()
+
+    with pytest.raises(TileError) as caught:
+        main.build(())
+    assert caught.value.message == "partial failed: ValueError: invalid literal for int() with base 10: 'x'"

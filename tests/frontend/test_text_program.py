@@ -178,8 +178,9 @@ def test_what_a_text_makes_with_brackets() -> None:
     a = torch.zeros(3, dtype=torch.int32)
     tiledsl.compile(tiledsl.parse(TENSORS.format(value="n")), target="interpret")(a)
     assert a[0] == 3
-    with pytest.raises(TileError, match="a function cannot be indexed in a text program"):
-        tiledsl.parse(TENSORS.format(value="T.copy[0]")).build(())
+    for value, kind in (("T.copy", "a function"), ("T.int32", "the element type int32")):
+        with pytest.raises(TileError, match=f"error: {kind} cannot be indexed in a text program"):
+            tiledsl.parse(TENSORS.format(value=f"{value}[0]")).build(())
 
 
 def test_no_text() -> None:
@@ -344,6 +345,7 @@ def test_what_texts_can_do() -> None:
         x = [i * 2 for i in (1, 2, 3) if i != 2]
         y = max(x) + min(1, 2) + abs(-3) + len(x) + int(2.5) + round(2.4) + sum(x)
         assert y == 6 + 1 + 3 + 2 + 2 + 2 + 8, f"y is {y:>4d} {y!r}"
+        assert round(1234, -2) == 1200
         z = {"a": 1, "b": (2, 3)}
         first, *rest = z["b"]
         assert A.shape[0] == 4 and A.dtype == "float32" and A.scope() == "global" and A.dtype.bits == 32

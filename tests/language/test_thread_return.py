@@ -62,7 +62,7 @@ def test_out_of_loops(run: Callable[..., Any]) -> None:
     assert y[1:, 0].tolist() == [4, 11, 12, 12] and y[:, 1].tolist() == [0, 0, 0, 0, 20]
 
 
-def test_what_is_known_when_the_program_is_built(run: Callable[..., Any]) -> None:
+def test_what_is_known_when_the_program_is_built(run: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     def stores(early: bool) -> Any:
         @T.prim_func
         def program(Y: T.Tensor((2,), "int32")):
@@ -76,6 +76,7 @@ def test_what_is_known_when_the_program_is_built(run: Callable[..., Any]) -> Non
         return program
 
     assert [run(stores(early)).tolist() for early in (True, False)] == [[1, 0], [1, 1]]
+    assert not caplog.records  # nothing is read before it is written
 
 
 def test_threads_leave(run: Callable[..., Any]) -> None:

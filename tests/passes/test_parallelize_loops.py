@@ -100,6 +100,11 @@ def test_branches_and_inner_loops_come_along() -> None:
     )
 
 
+def test_inner_loops_as_long_in_each_row() -> None:
+    assert not stays(over_rows(f"scf.for %c0, %bx, %c1 (%t: int32) {{ {ROW} scf.yield }}"))
+    assert stays(over_rows(f"scf.for %c0, %i, %c1 (%t: int32) {{ {ROW} scf.yield }}"))
+
+
 def test_loops_of_loops_over_elements() -> None:
     inner = """scf.for %c0, %c8, %c1 (%j: int32) {
                  %x = tile.load %s[%i, %j] : float32 %z = arith.add %x, %x : float32

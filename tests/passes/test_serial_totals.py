@@ -99,6 +99,8 @@ def test_totals_of_a_tile_in_itself_have_the_first_row_among_them() -> None:
     )
 
 
+NEXT = """%q = arith.add %k, %c1 : int32 %o = tile.load %s[%k, %j] : float32
+          %x = tile.load %s[%q, %j] : float32 %n = arith.add %o, %x : float32 tile.store %n, %s[%q, %j]"""
 EARLY = "%u = tile.load %t[%j] : float32 tile.store %u, %c[%k, %j]"
 
 
@@ -123,6 +125,7 @@ EARLY = "%u = tile.load %t[%j] : float32 tile.store %u, %c[%k, %j]"
         # in place of what is added
         over_rows(each_column(ADD + PUT.replace("%c", "%s"))),
         each_column(over_rows(EARLY + ADD + "tile.store %n, %s[%k, %j]")),
+        over_rows(each_column(NEXT), upper=5),
     ],
 )  # fmt: skip
 def test_other_forms(body: str) -> None:
@@ -150,6 +153,7 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
         over_rows(each_column(ADD + PUT.replace("%t[%j]", "%t[%c3]"))),
         over_rows(each_column(ADD.replace("%t[%j]", "%t[%c3]") + PUT)),
         over_rows(each_column(ADD.replace("arith.add", "arith.mul") + PUT)),
+        over_rows(each_column((ADD + PUT).replace("%t[", "%C["))),  # in memory
     ],
 )  # fmt: skip
 def test_what_stays_a_loop(body: str) -> None:

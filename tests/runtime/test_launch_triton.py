@@ -98,6 +98,23 @@ def test_a_guard_tells_tensors_apart() -> None:
     assert not guard(y, x) and not guard(x, torch.zeros(4))
 
 
+def traits(tensor: Any) -> list[Any]:
+    return [tensor.shape, tensor.stride(), tensor.dtype, tensor.device, (type(tensor), tensor.requires_grad)]
+
+
+@pytest.mark.parametrize("overlooked", [None, 0, 1, 2, 3, 4])
+def test_guards_that_overlook_something_are_not_used(overlooked: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guards:
+        def __init__(self, tensor: Any, **sizes: Any) -> None:
+            self.traits = traits(tensor)
+
+        def check(self, other: Any) -> bool:
+            return all(a == b for n, (a, b) in enumerate(zip(self.traits, traits(other))) if n != overlooked)
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", Guards)
+    assert launch_triton._guard_works.__wrapped__() is (overlooked is None)
+
+
 def test_what_torchs_tracer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes into the call that everybody can read, and takes what is marked as a constant."""
 

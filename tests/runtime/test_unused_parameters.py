@@ -136,3 +136,9 @@ def test_what_stands_for_none_lies_where_the_others_do(strides: tuple[int, ...] 
     params = [Parameter("A", "float32", False, (8,)), Parameter("S", "float32", False, (4, 64), strides)]
     made = stand_in(params[1], params, [torch.zeros(8, device="meta"), None])
     assert (made.device.type, made.shape, made.stride()) == ("meta", (4, 64), (64, 1))
+
+
+def test_what_stands_for_none_has_the_sizes_that_numbers_give() -> None:
+    params = [Parameter("n", "int32", False), Parameter("A", "float32", False, ("n", "k"))]
+    shape = stand_in(params[1], params, [5, None]).shape  # in a failed assertion, a tensor without memory is printed
+    assert shape == (5, 1)

@@ -113,7 +113,7 @@ def test_masks_of_products(sides: str, after: str, changes: bool) -> None:
     [
         ("%p", "%q", True), ("%q", "%p", True), ("%p", "%i", True), ("%q", "%j", True), ("%j", "%i", False),
         ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False), ("%wild", "%q", False),
-        ("%q", "%wild", False), ("%near", "%q", True),
+        ("%q", "%wild", False), ("%near", "%q", True), ("%far", "%q", True), ("%farther", "%q", False),
     ],
 )  # fmt: skip
 def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: str) -> None:
@@ -122,6 +122,10 @@ def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: st
     %wild = arith.add %j, %s : tensor<1x16xint32>
     %few = arith.and %s, %c255 : int32
     %near = arith.add %j, %few : tensor<1x16xint32>
+    %much = arith.mul %few, %c1052688 : int32
+    %far = arith.add %j, %much : tensor<1x16xint32>
+    %more = arith.mul %few, %c1052689 : int32
+    %farther = arith.add %j, %more : tensor<1x16xint32>
     %q = arith.add %i, %c7 : tensor<8x1xint32>
     %twice = arith.mul %j, %c2 : tensor<1x16xint32>
     %c = arith.cmp {lhs}, {rhs} {{predicate = "{predicate}"}} : {MASK if rhs != "%s" else "tensor<1x16xbool>"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.gluon.softmax_loops import NotRecognised, dependent_on, operations_around
+from tiledsl.analysis.gluon.softmax_loops import NotRecognised, dependent_on, find_softmax_loops, operations_around
 from tiledsl.dialects import scf
 
 
@@ -51,3 +51,14 @@ def test_what_stands_between_loops(between: str, fits: bool) -> None:
         return
     with pytest.raises(NotRecognised, match="memory is written, or results are used, before the last loop"):
         operations_around(body, loops)
+
+
+def test_a_loop_counts_by_ones() -> None:
+    body = """
+    scf.for %c0, %c4, %c2 (%k: int32) {
+      %x = tile.load_block %A[%c0, %c0] {axes = (0, 1)} : tensor<16x16xfloat32>
+      %y = tensor.dot %x, %x, %x {precision = "ieee"} : tensor<16x16xfloat32>
+      %z = tensor.dot %x, %y, %x {precision = "ieee"} : tensor<16x16xfloat32>
+      scf.yield }"""
+    with pytest.raises(NotRecognised, match="a loop's step is not 1"):
+        find_softmax_loops(kernel_of(program(body)).body)

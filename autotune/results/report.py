@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.model import peak_tera
@@ -82,7 +82,7 @@ def short_html(result: Tried) -> str:
     kernel = _kernel(result)
     if kernel is not None and is_unbuilt(kernel):
         amounts = {name: vars(result).get(name) for name in ("flops", "bytes_moved")}
-        result = copy.copy(result)
+        result = replace(cast(Any, result))  # no copy.copy, which would save and read it
         vars(result).update(amounts)
     part = tuning_part(result, explains=False)
     facts = [(fact.label, fact.value, fact.note) for fact in part.facts]

@@ -202,7 +202,7 @@ MUTANTS: dict[str, Mutant] = {
         map_grid._panels, "inside.apply(arith.TruncModOp, block, down)", "inside.apply(arith.TruncDivOp, block, down)",
         "gemm_lazy", {},
     ),
-    "strides are reversed": (lower_to_triton._KernelLowering.strides, "strides[::-1]", "strides", "softmax", {}),
+    "strides are reversed": (lower_to_triton._KernelLowering.strides, "[::-1] if", " if", "softmax", {}),
     "a reduction loses its old value": (lower_tile_ops._reduce, "if not op.clear:", "if False:", "online_softmax", {}),
     "a product loses its sum": (lower_tile_ops._gemm, "if op.clear:", "if True:", "gemm_epilogue", {}),
     "a loop is split one late": (

@@ -176,7 +176,7 @@ def _facts(result: Tried, roof: dict[str, Any] | None) -> Iterator[Fact]:
     slowest = max((t.latency for t in working if t.latency is not None), default=0.0)
     note = f"the slowest takes {slowest / result.latency:.1f}× as long" if result.latency and slowest else ""
     yield Fact("configurations that work", f"{sum(t.ok for t in result.trials)} of {len(result.trials)}", note)
-    if in_process := getattr(result, "in_process", ""):
+    if in_process := result.in_process:
         yield Fact("where", "in this process", in_process)
 
 

@@ -18,14 +18,15 @@ class Tried:
 
     config, latency: the winner's, in milliseconds; trials: every configuration; latency_kind: "measured" or
     "estimated"; ref_latency: the reference's milliseconds, if measured; minimised: what the winner has least of;
-    complete: False if the run was interrupted. What follows is what is known of kernels alone, but for `subject`, which
-    names what was tuned.
+    complete: False if the run was interrupted; in_process: why functions ran in this process. What follows is what is
+    known of kernels alone, but for `subject`, which names what was tuned.
     """
 
     config: dict[str, Any]
     latency: float | None
     trials: tuple[Trial, ...]
     complete: bool
+    in_process: str = ""
     latency_kind: Literal["measured", "estimated"]
     ref_latency: float | None
     minimised: str

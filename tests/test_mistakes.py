@@ -39,8 +39,9 @@ tiledsl.compile(f, target="cuda:80")
 
 def run(text: str, folder: Path) -> None:
     program = text if "import" in text else FRAME % textwrap.indent(text, " " * 8)
-    (folder / "program_of_a_mistake.py").write_text(program)
-    load_file(folder / "program_of_a_mistake.py")
+    file = folder / f"program{len(list(folder.glob('*.py')))}.py"  # byte code is kept by a file's name, time and size
+    file.write_text(program)
+    load_file(file)
 
 
 @pytest.mark.parametrize("code", mistakes())

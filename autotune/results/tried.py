@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from tiledsl.files import write_output
 from tiledsl.runtime.target import Target
 
 
-class Tried:
+class Tried(ABC):
     """Part of a result: its configurations as a table, as CSV, as a page and in words.
 
     config, latency: the winner's, in milliseconds; trials: every configuration; latency_kind: "measured" or
@@ -32,8 +33,9 @@ class Tried:
     minimised: str
 
     @property
+    @abstractmethod
     def subject(self) -> str:
-        raise NotImplementedError
+        """What was tuned, by its name."""
 
     @property
     def tuned_on(self) -> Target | None:

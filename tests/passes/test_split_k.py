@@ -218,12 +218,6 @@ def test_short_loops_and_kernels_without_products_stay() -> None:
     assert remarks(NAMED["layer_norm"]()) == []
 
 
-def test_splits_and_streams_exclude_each_other() -> None:
-    program = Program(gemm().clone({}), Target("interpret"))
-    with pytest.raises(TileError, match=r"split-k\.splits is 2 and split-k\.streams 4; set one of them"):
-        SplitK(splits=2, streams=4).run(program)
-
-
 def test_splits_must_be_positive() -> None:
     with pytest.raises(TileError, match=r"split-k\.splits is 0"):
         remarks(gemm(), 0)

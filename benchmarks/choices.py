@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT)]
 import tiledsl  # noqa: E402
 from benchmarks.programs import example  # noqa: E402
 from benchmarks.programs.gemm import matmul  # noqa: E402
-from benchmarks.programs.masked_attention import masked_attention  # noqa: E402
+from benchmarks.programs.tilelang_style import one_loop_attention  # noqa: E402
 from benchmarks.rows.attention_math import forward, seen_pairs  # noqa: E402
 from benchmarks.rows.spaces import GLUON, PERSISTENT, TMA, TRITON  # noqa: E402
 from benchmarks.tuning.interleaved import Clock, gpu_clock, interleaved  # noqa: E402
@@ -96,11 +96,11 @@ def attention_cases() -> list[Case]:
         (64, True, 0, 64, 3, 8), (64, True, 0, 128, 2, 8), (64, False, 0, 128, 2, 8), (128, True, 0, 128, 2, 8),
         (128, True, 0, 64, 2, 4), (128, True, 256, 64, 2, 4), (128, True, 1024, 64, 2, 4),
     ):  # fmt: skip
-        sizes = {"batch": 2, "heads": 16, "length": 8192, "dim": dim, "causal": causal, "window": window}
-        sizes |= {"block_N": block_N, "num_stages": stages, "threads": 32 * warps}
+        sizes = {"batch": 2, "heads": 16, "kv_heads": 16, "queries": 8192, "keys": 8192, "dim": dim}
+        sizes |= {"causal": causal, "window": window, "block_N": block_N, "num_stages": stages, "threads": 32 * warps}
         shown = f"window {window}" if window else "causal" if causal else "full"
         title = f"masked attention D{dim} {shown}, 128x{block_N} {warps} warps"
-        cases.append(_attention(title, masked_attention, sizes, 2, 16, 8192, dim, causal, window, modes))
+        cases.append(_attention(title, one_loop_attention, sizes, 2, 16, 8192, dim, causal, window, modes))
     return cases
 
 

@@ -1,7 +1,8 @@
 """Products and attention as TileLang compiles them best: what the suite gives it to run.
 
 Results leave through shared memory, so that they are written in whole lines; each warp has whole rows of the scores, so
-that no row is reduced across warps; and attention walks in one loop, which masks every tile that it has to.
+that no row is reduced across warps; and attention walks in one loop, which masks every tile that it has to
+(examples/attention.py has a loop for those and one for the others).
 """
 
 import math
@@ -42,13 +43,17 @@ def one_loop_attention(
     keys,
     dim,
     causal,
+    window=0,
     dtype="float16",
     block_M=128,
     block_N=128,
     num_stages=2,
     threads=256,
 ):
-    """O = softmax(Q K^T / sqrt(dim)) V, shapes as in examples/attention.py; causal: queries and keys are as many."""
+    """O = softmax(Q K^T / sqrt(dim)) V, shapes as in examples/attention.py.
+
+    Causal: queries and keys are as many. With a window, causal too.
+    """
     group = heads // kv_heads
     scale = math.log2(math.e) / math.sqrt(dim)
     masked = causal or keys % block_N != 0
@@ -76,16 +81,22 @@ def one_loop_attention(
             T.copy(Q[b, head, bx * block_M, 0], q)
             T.clear(acc)
             T.clear(total)
-            T.fill(highest, -T.infinity("float32"))
+            if window:
+                T.fill(highest, -1e30)  # finite: a row may see nothing of its first tile
+            else:
+                T.fill(highest, -T.infinity("float32"))
+            first = T.max(0, bx * block_M - window + 1) // block_N if window else 0
             end = T.ceildiv(keys, block_N)
             if causal:
                 end = T.min(end, T.ceildiv((bx + 1) * block_M, block_N))
-            for tile in T.Pipelined(end, num_stages=num_stages):
+            for tile in T.Pipelined(first, end, num_stages=num_stages):
                 T.copy(K[b, head // group, tile * block_N, 0], k)
                 if masked:
                     for i, j in T.Parallel(block_M, block_N):
-                        key = tile * block_N + j
-                        seen = key <= bx * block_M + i if causal else key < keys
+                        row, key = bx * block_M + i, tile * block_N + j
+                        seen = key <= row if causal else key < keys
+                        if window:
+                            seen = seen and row < key + window
                         scores[i, j] = T.if_then_else(seen, 0, -T.infinity("float32"))
                 else:
                     T.clear(scores)

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.choices import Calls, Case, all_cases, measure, product, show
 from benchmarks.programs.gemm import matmul
-from benchmarks.programs.masked_attention import masked_attention
+from benchmarks.programs.tilelang_style import one_loop_attention
 from benchmarks.rows.attention_math import forward
 from benchmarks.tuning.interleaved import cpu_clock
 
@@ -51,8 +51,8 @@ def test_a_wrong_result_has_no_time() -> None:
 @pytest.mark.parametrize(("causal", "window"), [(False, 0), (True, 0), (True, 5)])
 def test_attention_masked_by_hand(causal: bool, window: int) -> None:
     q, k, v = (torch.randn(1, 2, 40, 16, dtype=torch.float16) for _ in range(3))
-    sizes = {"batch": 1, "heads": 2, "length": 40, "dim": 16, "causal": causal, "window": window}
-    tiles = {"block_M": 16, "block_N": 16, "threads": 32}
-    case = Case("small", masked_attention, {**sizes, **tiles}, [], product, 1.0, {"plain": {}})
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 2, "queries": 40, "keys": 40, "dim": 16}
+    tiles = {"causal": causal, "window": window, "block_M": 16, "block_N": 16, "threads": 32}
+    case = Case("small", one_loop_attention, {**sizes, **tiles}, [], product, 1.0, {"plain": {}})
     kernel = case.kernel("plain", "interpret")
     torch.testing.assert_close(kernel(q, k, v).float(), forward(q, k, v, causal, None, window)[0], rtol=1e-2, atol=1e-2)

@@ -8,7 +8,6 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from benchmarks.programs.masked_attention import masked_attention
 from tests.codegen.test_block_modules import gemm
 from tests.passes.test_peel_loops import POINTERS, forward
 from tiledsl.errors import TileError
@@ -94,8 +93,7 @@ def test_other_targets_products_and_given_numbers_stay() -> None:
 @pytest.mark.parametrize(("stages", "limited"), [(3, True), (4, False)])
 def test_kernels_whose_shared_memory_leaves_no_room_for_a_second_block_stay(stages: int, limited: bool) -> None:
     """Of 233472 bytes, a stage takes 32768 and the queries 16384."""
-    sizes = (1, 1, 4096, 64, True, 0, 128, 128)
-    assert ("maxnreg" in source(masked_attention.function(*sizes, num_stages=stages, threads=256))) is limited
+    assert ("maxnreg" in source(forward(4096, 64, **BOTH, num_stages=stages))) is limited
 
 
 def test_other_modes_are_refused() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import tiledsl
 import tiledsl.language as T
-from benchmarks.programs.masked_attention import masked_attention
+from benchmarks.programs.tilelang_style import one_loop_attention
 from tests.codegen.test_block_modules import gemm as product
 from tests.passes.ir_cases import after, body_lines, filecheck, program
 from tests.passes.test_block_programs import count, lowered
@@ -663,11 +663,11 @@ def test_lengths_known_at_run_time(kind: str, queries: int, keys: int) -> None:
 # What is emitted
 
 
-def forward(length: int, dim: int, block_M: int, block_N: int, threads: int = 128, window: int = 0) -> T.PrimFunc:
+def forward(length: int, dim: int, block_M: int, block_N: int, threads: int = 128, **options: int) -> T.PrimFunc:
     """Causal attention of one head that masks every tile. With a window, rows of a block may see nothing of its first
     tile: their maximum is still the -1e30 that it began as."""
-    sizes = (1, 1, length, dim, True, window, block_M, block_N)
-    return masked_attention.function(*sizes, threads=threads)  # type: ignore[no-any-return]
+    tiles = {"block_M": block_M, "block_N": block_N, "threads": threads}
+    return one_loop_attention.function(1, 1, 1, length, length, dim, True, **tiles, **options)  # type: ignore[no-any-return]
 
 
 def run_head(kernel: tiledsl.Kernel, *inputs: torch.Tensor) -> torch.Tensor:

@@ -31,18 +31,24 @@ def first(A: T.Tensor((M, N), "float32"), B: T.Tensor((M,), "float32")):
         B[b] = A[b, 0] + 1.0
 
 
+@T.macro
+def sum_rows(A, B, b, columns):
+    """B's 16 sums of block b start with 4."""
+    tile = T.alloc_fragment((16, 16), "float32")
+    sums, tiles = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16, 16), "float32")
+    T.fill(tiles, 0.25)
+    for k in T.Pipelined(T.ceildiv(columns, 16)):
+        T.copy(A[b * 16, k * 16], tile)
+        for i, j in T.Parallel(16, 16):
+            tiles[i, j] += tile[i, j]
+    T.reduce_sum(tiles, sums, dim=1)
+    T.copy(sums, B[b * 16])
+
+
 @T.prim_func
 def summed(A: T.Tensor((M, N), "float32"), B: T.Tensor((M,), "float32")):
     with T.Kernel(T.ceildiv(M, 16)) as b:
-        tile = T.alloc_fragment((16, 16), "float32")
-        sums, tiles = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16, 16), "float32")
-        T.fill(tiles, 0.25)
-        for k in T.Pipelined(T.ceildiv(N, 16)):
-            T.copy(A[b * 16, k * 16], tile)
-            for i, j in T.Parallel(16, 16):
-                tiles[i, j] += tile[i, j]
-        T.reduce_sum(tiles, sums, dim=1)
-        T.copy(sums, B[b * 16])
+        sum_rows(A, B, b, N)
 
 
 @T.prim_func
@@ -177,15 +183,7 @@ def eager(A):
     A: T.Tensor((M, N), "float32")
     B = T.empty((M,), "float32")
     with T.Kernel(T.ceildiv(M, 16)) as b:
-        tile = T.alloc_shared((16, 16), "float32")
-        sums, tiles = T.alloc_fragment((16,), "float32"), T.alloc_fragment((16, 16), "float32")
-        T.fill(tiles, 0.25)
-        for k in T.Pipelined(T.ceildiv(N, 16)):
-            T.copy(A[b * 16, k * 16], tile)
-            for i, j in T.Parallel(16, 16):
-                tiles[i, j] += tile[i, j]
-        T.reduce_sum(tiles, sums, dim=1)
-        T.copy(sums, B[b * 16])
+        sum_rows(A, B, b, N)
     return B
 
 

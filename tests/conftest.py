@@ -79,3 +79,12 @@ def triton36() -> str:
     if not python:
         pytest.skip("needs the environment with Triton 3.6.0, which `make test` makes")
     return python
+
+
+@pytest.fixture
+def fresh_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that torch has traced, or that was cached, in other tests."""
+    import torch
+
+    torch._dynamo.reset()
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tiledsl
 import tiledsl.language as T
 
 SIZE = 64
@@ -69,6 +70,21 @@ def scale_program(size: int, block: int, dtype: Any = "float32", factor: float =
             T.copy(A_local, B[bx * block])
 
     return scale
+
+
+@tiledsl.jit
+def eager_scale(A, factor=2.0, block=None):
+    """The same in the eager style."""
+    N = T.const("N")
+    A: T.Tensor[[N], T.float32]
+    B = T.empty((N,), T.float32)
+    with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
+        x = T.alloc_fragment((block,), "float32")
+        T.copy(A[bx * block], x)
+        for i in T.Parallel(block):
+            x[i] = x[i] * factor
+        T.copy(x, B[bx * block])
+    return B
 
 
 def doubled(rows: int, tile: int = 16) -> Any:

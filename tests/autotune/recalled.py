@@ -15,6 +15,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.autotune.programs import gemm_builder
 from tests.support.example_modules import load_example
 from tests.support.fake_driver import FakeDriver
 from tests.support.not_needed import NOT_NEEDED
@@ -23,27 +24,8 @@ SIZE = 256
 TUNED = {"configs": [{"block": 64}], "target": "cuda:90", "skip_check": True}
 
 
-@tiledsl.autotune(**TUNED)
-@tiledsl.jit(out_idx=-1)
-def product(block=None):
-    """A product through tensor descriptors."""
-
-    @T.prim_func
-    def product(
-        A: T.Tensor((SIZE, SIZE), "float16"), B: T.Tensor((SIZE, SIZE), "float16"), C: T.Tensor((SIZE, SIZE), "float16")
-    ):
-        with T.Kernel(T.ceildiv(SIZE, block), T.ceildiv(SIZE, block), threads=128) as (bx, by):
-            A_shared = T.alloc_shared((block, 64), "float16")
-            B_shared = T.alloc_shared((64, block), "float16")
-            C_local = T.alloc_fragment((block, block), "float32")
-            T.clear(C_local)
-            for k in T.Pipelined(T.ceildiv(SIZE, 64), num_stages=2):
-                T.copy(A[by * block, k * 64], A_shared)
-                T.copy(B[k * 64, bx * block], B_shared)
-                T.gemm(A_shared, B_shared, C_local)
-            T.copy(C_local, C[by * block, bx * block])
-
-    return product
+# A product through tensor descriptors.
+product = tiledsl.autotune(**TUNED)(tiledsl.jit(out_idx=-1)(gemm_builder))
 
 
 @tiledsl.autotune(**TUNED)

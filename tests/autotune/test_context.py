@@ -14,8 +14,7 @@ import triton
 from triton.runtime.autotuner import Autotuner
 
 import tiledsl
-import tiledsl.language as T
-from tests.autotune.programs import scale_builder
+from tests.autotune.programs import eager_scale, scale_builder
 from tests.support import forked
 from tiledsl.autotuner import tune_function, tune_in_context
 from tiledsl.autotuner.context.active import active
@@ -411,22 +410,8 @@ def test_kernels_that_files_serve(tmp_path: Path, cache_dir: Path) -> None:
     assert len(runs) == 1
 
 
-@tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])
-@tiledsl.jit
-def doubled(A, block: int = 32):
-    N = T.const("N")
-    A: T.Tensor((N,), "float32")
-    B = T.empty((N,), "float32")
-    with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-        local = T.alloc_fragment((block,), "float32")
-        T.copy(A[bx * block], local)
-        for i in T.Parallel(block):
-            local[i] = local[i] * 2
-        T.copy(local, B[bx * block])
-    return B
-
-
 def test_eager_kernels() -> None:
+    doubled = tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])(eager_scale)
     times.update({32: 2.0, 64: 1.0})
     A = torch.randn(96)
     torch.testing.assert_close(in_context(lambda A: doubled(doubled(A)))(A), A * 4)

@@ -10,26 +10,12 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.autotune.programs import SIZE, scale_builder, twice
+from tests.autotune.programs import SIZE, eager_scale, scale_builder, twice
 from tiledsl.autotuner import AutoTuner, AutotuneResult, set_autotune_inputs
 from tiledsl.autotuner.other_names import CompileArgs, from_tilelang
 
 BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
-
-
-@tiledsl.jit
-def eager_scale(A, block=None):
-    N = T.const("N")
-    A: T.Tensor[[N], T.float32]
-    B = T.empty((N,), T.float32)
-    with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-        x = T.alloc_fragment((block,), "float32")
-        T.copy(A[bx * block], x)
-        for i in T.Parallel(block):
-            x[i] = x[i] * 2
-        T.copy(x, B[bx * block])
-    return B
 
 
 def tuned(configs: Any = BLOCKS, **options: Any) -> Any:

@@ -32,7 +32,7 @@ def launch_file(cache_dir: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "kernel", "grid"),
     [
-        ("product", "product_kernel", [4, 4, 1]),
+        ("product", "gemm_kernel", [4, 4, 1]),
         ("scaled", "scaled_kernel", [4, 1, 1]),
         ("attention", "attention_forward_kernel", [4, 1, 1]),
         ("eager", "eager_kernel", [4, 1, 1]),

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiledsl
-import tiledsl.language as T
-from tests.autotune.programs import scale_program, twice
+from tests.autotune.programs import eager_scale, scale_program, twice
 from tests.autotune.tuned_entries import entry, file_of
 from tiledsl.autotuner.tuned import recall
 from tiledsl.autotuner.tuned.entry import TunedEntry
@@ -270,20 +269,6 @@ def test_a_broken_file_is_told_and_the_call_goes_on(
     function = tuned(tmp_path, on_miss="first")
     assert function(64).config == function(65).config == {"block": 64}
     assert sum("is not used" in each for each in warnings(caplog)) == 1
-
-
-@tiledsl.jit
-def eager_scale(A, factor, block=None):
-    N = T.const("N")
-    A: T.Tensor[[N], T.float32]
-    B = T.empty((N,), T.float32)
-    with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-        x = T.alloc_fragment((block,), "float32")
-        T.copy(A[bx * block], x)
-        for i in T.Parallel(block):
-            x[i] = x[i] * factor
-        T.copy(x, B[bx * block])
-    return B
 
 
 def test_an_eager_call_is_found_by_its_sizes(tmp_path: Path, stages: Any) -> None:

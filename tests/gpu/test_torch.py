@@ -17,14 +17,8 @@ from tests.support.example_modules import load_example
 from tests.support.torch_functions import Mlp, reference, swiglu, swiglu_gradient
 from tiledsl.errors import TileError
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_torch")]
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
 
 
 def activation(tuned: bool = True) -> Any:

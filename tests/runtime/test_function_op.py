@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,8 @@ import tiledsl.language as T
 from tests.support import eager_programs
 from tiledsl.errors import TileError
 
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 CONFIGS = [{"block": 16}, {"block": 32}]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
 
 
 def builder(rows: Any, cols: Any, block: int = 16) -> Any:

@@ -12,6 +12,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.autotune.programs import gemm_builder
 from tests.autotune.triton_programs import scale_rows
 from tests.support.example_modules import load_example
 from tests.support.fake_driver import FakeDriver
@@ -98,25 +99,9 @@ def launched(kernel: Kernel, arguments: Sequence[Any], driver: Driver) -> tuple[
     return ordinary, planned, found, returned
 
 
-def traced_product(size: int = 128) -> Any:
-    @T.prim_func
-    def traced_product(A: T.Tensor((size, size), "float16"), B: T.Tensor((size, size), "float16"), C: T.Tensor((size, size), "float16")):  # fmt: skip # noqa: E501
-        with T.Kernel(T.ceildiv(size, 64), T.ceildiv(size, 64), threads=128) as (bx, by):
-            a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
-            c = T.alloc_fragment((64, 64), "float32")
-            T.clear(c)
-            for k in T.Pipelined(T.ceildiv(size, 64), num_stages=2):
-                T.copy(A[by * 64, k * 64], a)
-                T.copy(B[k * 64, bx * 64], b)
-                T.gemm(a, b, c)
-            T.copy(c, C[by * 64, bx * 64])
-
-    return traced_product
-
-
 def product() -> tuple[Kernel, list[torch.Tensor]]:
     """A kernel that Triton compiles, and its arguments."""
-    kernel = tiledsl.compile(traced_product(), target="cuda:90", pass_configs={"select-access.mode": "tma"})
+    kernel = tiledsl.compile(gemm_builder(size=128), target="cuda:90", pass_configs={"select-access.mode": "tma"})
     return kernel, [torch.zeros(128, 128, dtype=torch.float16) for _ in range(3)]
 
 

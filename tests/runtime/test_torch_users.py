@@ -19,13 +19,8 @@ import tiledsl.language as T
 from tests.support.torch_functions import Mlp, Rows, reference, swiglu, swiglu_gradient
 from tiledsl.errors import TileError
 
+pytestmark = pytest.mark.usefixtures("fresh_torch")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
 
 
 def pair(activation: Any = swiglu) -> tuple[Mlp, Mlp]:

@@ -20,7 +20,7 @@ def is_removable(op: Operation) -> bool:
     return not any(inner.effects & _OBSERVED for region in op.regions for inner in region.walk())
 
 
-def drop_dead_carried(op: ForOp) -> bool:
+def drop_dead_iter_args(op: ForOp) -> bool:
     """Drop loop-carried values that reach neither a used result nor an effect; return whether there were any."""
     alive = {index for index, value in enumerate(op.results) if value.uses}
     if len(alive) == len(op.results):
@@ -30,7 +30,7 @@ def drop_dead_carried(op: ForOp) -> bool:
     for inner in op.body:
         if inner is not terminator and not is_removable(inner):
             start += _outer_operands(inner)
-    positions = {arg: index for index, arg in enumerate(op.carried)}
+    positions = {arg: index for index, arg in enumerate(op.iter_args)}
 
     def sources(value: Value) -> list[Value]:
         if value in positions:
@@ -41,7 +41,7 @@ def drop_dead_carried(op: ForOp) -> bool:
     dead = [index for index in range(len(op.results)) if index not in alive]
     if not dead:
         return False
-    remove_carried(op, dead)
+    remove_iter_args(op, dead)
     return True
 
 
@@ -49,7 +49,7 @@ def _outer_operands(op: Operation) -> list[Value]:
     return [value for inner in op.walk() for value in inner.operands]
 
 
-def remove_carried(op: ForOp, positions: list[int]) -> None:
+def remove_iter_args(op: ForOp, positions: list[int]) -> None:
     """Remove loop-carried values. Their results must be unused, and their uses in the body must be dead."""
     terminator = op.body.terminator
     gone = set(positions)
@@ -58,7 +58,7 @@ def remove_carried(op: ForOp, positions: list[int]) -> None:
         op.body.args[1 + index].replace_with(op.inits[index])
     terminator.set_field("values", [value for index, value in enumerate(terminator.operands) if index not in gone])
     op.set_field("inits", [value for index, value in enumerate(op.inits) if index not in gone])
-    op.body.set_args([op.index, *(arg for index, arg in enumerate(op.carried) if index not in gone)])
+    op.body.set_args([op.index, *(arg for index, arg in enumerate(op.iter_args) if index not in gone)])
     op.results = [value for index, value in enumerate(op.results) if index not in gone]
 
 
@@ -70,7 +70,7 @@ def erase_unused(region: Region, may_go: Callable[[Operation], bool]) -> None:
             continue
         if op.regions:
             if isinstance(op, ForOp):
-                drop_dead_carried(op)
+                drop_dead_iter_args(op)
             for inner in op.regions:
                 erase_unused(inner, may_go)
 

@@ -174,15 +174,15 @@ class _Dims:
                 for place, axis in enumerate(op.permutation):
                     self.join((op.source, axis), (op.out, place))
             case scf.ForOp():
-                for place, (carried, result) in enumerate(zip(op.carried, op.results, strict=True)):
-                    self.alike(carried, [result])
-                    self.handed(carried, (op, place + 3), (op.body.terminator, place))
+                for place, (iter_arg, result) in enumerate(zip(op.iter_args, op.results, strict=True)):
+                    self.alike(iter_arg, [result])
+                    self.handed(iter_arg, (op, place + 3), (op.body.terminator, place))
             case scf.IfOp():
                 for place, result in enumerate(op.results):
                     self.handed(result, *((region.terminator, place) for region in op.regions))
             case scf.WhileOp():
-                for place, carried in enumerate(op.carried):
-                    self.handed(carried, (op, place), (op.after.terminator, place))
+                for place, iter_arg in enumerate(op.iter_args):
+                    self.handed(iter_arg, (op, place), (op.after.terminator, place))
                 for place, (argument, result) in enumerate(zip(op.after.args, op.results, strict=True)):
                     self.alike(argument, [result])
                     self.handed(argument, (op.before.terminator, place + 1))

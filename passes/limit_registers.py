@@ -45,9 +45,9 @@ class LimitRegisters(Pass):
         for kernel in tile.kernels(program.root):
             if targets_gluon(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
                 continue
-            carried, sums = _registers(kernel)
+            in_loop, sums = _registers(kernel)
             two_blocks = target.registers_per_sm // (2 * kernel.threads)
-            if carried > _CARRIED or not sums + _FEWEST <= two_blocks < sums + _USUAL:
+            if in_loop > _CARRIED or not sums + _FEWEST <= two_blocks < sums + _USUAL:
                 continue
             needs = Needs.of(kernel)
             if 2 * (needs.loop + needs.read) <= target.shared_bytes_per_sm:
@@ -66,8 +66,8 @@ def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
         if loop not in plain and not _computes_with_integers(loop):
             tiles = [value for value in loop.results if sum(size > 1 for size in value.shape) > 1]
             sums = [dot.out for dot in of_kinds(loop.body, tensor.DotOp)]
-            carried, computed = (sum(map(tensor_bytes, each)) // (4 * kernel.threads) for each in (tiles, sums))
-            found.append((carried, computed))
+            in_loop, computed = (sum(map(tensor_bytes, each)) // (4 * kernel.threads) for each in (tiles, sums))
+            found.append((in_loop, computed))
     return max(found, key=lambda each: each[1])
 
 

@@ -87,7 +87,7 @@ def _held_at(op: tensor.ReduceOp) -> int:
 def _held_in(loop: scf.ForOp | scf.WhileOp) -> int:
     """The elements of the tiles that a loop carries, and loads in an iteration."""
     loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(loop.regions[-1], tile.LoadOp, tile.LoadBlockOp)
-    return sum(prod(value.shape) for value in [*loop.carried, *(load.out for load in loads)])
+    return sum(prod(value.shape) for value in [*loop.iter_args, *(load.out for load in loads)])
 
 
 def _along(op: tensor.ReduceOp) -> int:

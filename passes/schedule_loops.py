@@ -61,7 +61,7 @@ def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
     """Groups of carried values that Triton would take for unchanging. It reads a body once with what the variables hold
     before the loop; a variable that then holds the same is not carried, also where it got that from another one that
     began with the same value. Constants and iotas are written for each variable."""
-    carried, yielded = loop.carried, loop.yielded
+    iter_args, yielded = loop.iter_args, loop.yielded
     groups: dict[Value, list[int]] = {}
     for number, value in enumerate(loop.inits):
         value = stripped(value, arith.BitcastOp)  # Triton has one type for some pairs of types, and then drops it
@@ -70,7 +70,7 @@ def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple(group)
         for group in groups.values()
-        if any(_may_hold(yielded[one], {carried[other] for other in group if other != one}) for one in group)
+        if any(_may_hold(yielded[one], {iter_args[other] for other in group if other != one}) for one in group)
     )
 
 
@@ -149,7 +149,7 @@ def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     found.right.set_attribute("ring", "right")
     _divide(found.op, [(0, ops) for ops in _with_product(found)])
     _name_results(found.after)
-    form = "added" if found.carried is not None else "paired" if found.op.unroll == 2 else "fresh"
+    form = "added" if found.acc_position is not None else "paired" if found.op.unroll == 2 else "fresh"
     return gluon.ScheduleOp(form=form, runs=runs)
 
 

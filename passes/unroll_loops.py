@@ -112,14 +112,14 @@ def _pure_operands(value: Value) -> list[Value]:
 def _unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation]:
     """Replace the loop by its copies; return the copies that have regions. Copies of wanted loops are wanted."""
     builder = Builder.at(op)
-    carried: list[Value] = list(op.inits)
+    values: list[Value] = list(op.inits)
     nested: list[Operation] = []
     for number in indices:
         mapping: dict[Value, Value] = {op.index: builder.constant(number, op.index.type)}
-        mapping.update(zip(op.carried, carried, strict=True))
+        mapping.update(zip(op.iter_args, values, strict=True))
         for inner in op.body:
             if inner is op.body.last:
-                carried = [mapping.get(value, value) for value in inner.operands]
+                values = [mapping.get(value, value) for value in inner.operands]
                 break
             copy = builder.insert(inner.clone(mapping))
             if copy.regions:
@@ -129,7 +129,7 @@ def _unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation
                     _fold_constants(region)
             else:
                 mapping.update(zip(inner.results, _fold(copy), strict=True))
-    for old, new in zip(op.results, carried, strict=True):
+    for old, new in zip(op.results, values, strict=True):
         old.replace_with(new)
     op.erase()
     return nested

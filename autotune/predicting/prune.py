@@ -191,8 +191,8 @@ def _registers(work: Work, target: Target) -> str | None:
     if target.kind == "interpret" or (isinstance(target.arch, int) and 100 <= target.arch < 120):  # tensor memory
         return None
     threads = work.warps(target) * target.warp_size * int(work.options.get("num_ctas") or 1)
-    carried = [dot for dot in work.dots if dot.times > 1]  # sums that live through a loop
-    largest = max(carried, key=lambda dot: dot.tile, default=None)
+    in_loops = [dot for dot in work.dots if dot.times > 1]  # sums that live through a loop
+    largest = max(in_loops, key=lambda dot: dot.tile, default=None)
     available = min(MAX_REGISTERS, target.registers_per_sm // (work.warps(target) * target.warp_size))
     if largest is None or target.kind == "hip":  # CDNA keeps accumulators in registers of their own
         return None

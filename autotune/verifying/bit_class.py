@@ -184,7 +184,7 @@ class _Reader:
         depth = len(self._loops)
         self._forms[op.index] = _INT
         self._index[op.index] = ("loop", depth)
-        for number, arg in enumerate(op.carried):
+        for number, arg in enumerate(op.iter_args):
             is_whole = ELEMENTS.get(arg.dtype) is not None and ELEMENTS[arg.dtype].kind != "float"
             self._forms[arg] = _INT if is_whole and inits[number] == _INT else ("carried", depth, number)
             self._index[arg] = ("carried", depth, number)

@@ -26,7 +26,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize.control_flow import CONTROL_FLOW_PATTERNS
-from tiledsl.passes.dce import drop_dead_carried, erase_unused
+from tiledsl.passes.dce import drop_dead_iter_args, erase_unused
 
 
 @pattern(*(op for op in vars(arith).values() if isinstance(op, type) and issubclass(op, BinaryOp) and op.commutes))
@@ -409,7 +409,7 @@ def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> N
     """Fold and rewrite to a fixpoint, then erase what became unused, loop-carried values included."""
     apply_patterns(root, patterns, fold=True, analysis=analysis)
     loops = [op for op in root.nests() if isinstance(op, scf.ForOp)]
-    if any(list(map(drop_dead_carried, loops))):
+    if any(list(map(drop_dead_iter_args, loops))):
         for region in root.regions:
             erase_unused(region, lambda op: op.is_pure)
 

@@ -11,7 +11,7 @@ from tiledsl.dialects.arith import Number, constant_of
 from tiledsl.dialects.scf import ConditionOp, ForOp, IfOp, WhileOp
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Pattern, Rewriter, pattern
-from tiledsl.passes.dce import drop_dead_carried, remove_carried
+from tiledsl.passes.dce import drop_dead_iter_args, remove_iter_args
 
 
 def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) -> None:
@@ -98,11 +98,11 @@ def remove_decided_loop(op: ForOp, rw: Rewriter) -> bool:
 
 
 @pattern(ForOp)
-def drop_unchanging_carried(op: ForOp, rw: Rewriter) -> bool:
+def drop_unchanging_iter_args(op: ForOp, rw: Rewriter) -> bool:
     # a value that every iteration hands on as it was is the initial one
     terminator = op.body.terminator
     unchanging = []
-    for index, (init, arg) in enumerate(zip(op.inits, op.carried, strict=True)):
+    for index, (init, arg) in enumerate(zip(op.inits, op.iter_args, strict=True)):
         if terminator.operands[index] in (arg, init):
             unchanging.append(index)
             for old in (arg, op.results[index]):
@@ -110,16 +110,16 @@ def drop_unchanging_carried(op: ForOp, rw: Rewriter) -> bool:
                     rw.changed(user)
                 old.replace_with(init)
     if unchanging:
-        remove_carried(op, unchanging)
+        remove_iter_args(op, unchanging)
         rw.changed(op)
     return bool(unchanging)
 
 
 @pattern(ForOp)
-def drop_unused_carried(op: ForOp, rw: Rewriter) -> bool:
+def drop_unused_iter_args(op: ForOp, rw: Rewriter) -> bool:
     # a value carried only for itself goes
     before = list(op.yielded)
-    if not drop_dead_carried(op):
+    if not drop_dead_iter_args(op):
         return False
     _requeue(before, rw)
     rw.changed(op)
@@ -218,6 +218,6 @@ def _without(values: list[Value], positions: list[int]) -> list[Value]:
 
 
 CONTROL_FLOW_PATTERNS: list[Pattern] = [
-    take_known_branch, simplify_if_results, invert_empty_then, remove_decided_loop, drop_unchanging_carried,
-    drop_unused_carried, remove_while_that_never_runs, drop_unchanging_while,
+    take_known_branch, simplify_if_results, invert_empty_then, remove_decided_loop, drop_unchanging_iter_args,
+    drop_unused_iter_args, remove_while_that_never_runs, drop_unchanging_while,
 ]  # fmt: skip

@@ -318,7 +318,7 @@ def name_rescaling(found: SoftmaxLoops, skip: bool) -> None:
     """
     for loop in found.loops:
         op = loop.rescale[0] if len(loop.rescale) == 1 else None
-        accumulator = loop.op.body.args[1 + loop.carried]
+        accumulator = loop.op.body.args[1 + loop.acc_position]
         if not isinstance(op, arith.MulOp) or op.lhs is op.rhs:
             continue
         factor = _seen_through(op.rhs if op.lhs is accumulator else op.lhs)

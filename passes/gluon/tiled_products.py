@@ -67,7 +67,7 @@ def load_ahead(product: TiledProduct) -> None:
     A loop that has no iterations loads in vain, and what guards need to see of indices, they see.
     """
     loop = product.op
-    arguments = set(loop.carried)
+    arguments = set(loop.iter_args)
     loads = []
     for op in product.beside:
         if isinstance(op, tile.LoadOp):

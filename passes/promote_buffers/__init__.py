@@ -229,48 +229,48 @@ class _Promoter:
 
     def _for(self, op: scf.ForOp) -> None:
         summary, live = self.summaries[op.body], self.live_after[op]
-        carried = [buffer for buffer in summary.writes if buffer in summary.needs or buffer in live]
-        inits = self._values(carried, Builder.at(op))
+        promoted = [buffer for buffer in summary.writes if buffer in summary.needs or buffer in live]
+        inits = self._values(promoted, Builder.at(op))
         before = self._saved(summary.writes)
         op.set_field("inits", [*op.inits, *inits])
-        undefined = [buffer for buffer in carried if self._is_undefined(buffer, op)]
+        undefined = [buffer for buffer in promoted if self._is_undefined(buffer, op)]
         self._forget(summary.writes)
-        self._enter(op.body, carried)
+        self._enter(op.body, promoted)
         self.undefined.update({self.current[buffer]: buffer for buffer in undefined})
         self._region(op.body)
-        self._leave(op.body.terminator, carried)
+        self._leave(op.body.terminator, promoted)
         self._restore(before)
-        self._define(op, carried, summary.writes)
+        self._define(op, promoted, summary.writes)
 
     def _if(self, op: scf.IfOp) -> None:
         writes = _union(*(self.summaries[region].writes for region in op.regions))
         live = self.live_after[op]
-        carried = [buffer for buffer in writes if buffer in live]
+        promoted = [buffer for buffer in writes if buffer in live]
         for region in op.regions:
             before = self._saved(writes)
             self._region(region)
-            self._leave(region.terminator, carried)
+            self._leave(region.terminator, promoted)
             self._restore(before)
-        self._define(op, carried, writes)
+        self._define(op, promoted, writes)
 
     def _while(self, op: scf.WhileOp) -> None:
         first, second = self.summaries[op.before], self.summaries[op.after]
         writes = _union(first.writes, second.writes)
         read = _union(first.needs, second.needs, self.live_after[op])
-        carried = [buffer for buffer in writes if buffer in read]
-        inits = self._values(carried, Builder.at(op))
+        promoted = [buffer for buffer in writes if buffer in read]
+        inits = self._values(promoted, Builder.at(op))
         before = self._saved(writes)
         op.set_field("inits", [*op.inits, *inits])
         self._forget(writes)
-        self._enter(op.before, carried)
+        self._enter(op.before, promoted)
         self._region(op.before)
-        self._leave(op.before.terminator, carried)
+        self._leave(op.before.terminator, promoted)
         self._forget(writes)
-        self._enter(op.after, carried)
+        self._enter(op.after, promoted)
         self._region(op.after)
-        self._leave(op.after.terminator, carried)
+        self._leave(op.after.terminator, promoted)
         self._restore(before)
-        self._define(op, carried, writes)
+        self._define(op, promoted, writes)
 
     def _values(self, buffers: list[Value], builder: Builder) -> list[Value]:
         return [self._value(buffer, builder) for buffer in buffers]
@@ -289,18 +289,18 @@ class _Promoter:
         for buffer in buffers:
             self.current.pop(buffer, None)
 
-    def _enter(self, region: Region, carried: list[Value]) -> None:
-        for buffer in carried:
+    def _enter(self, region: Region, promoted: list[Value]) -> None:
+        for buffer in promoted:
             self.current[buffer] = region.add_arg(_held(buffer), buffer.name)
 
-    def _leave(self, terminator: Operation, carried: list[Value]) -> None:
-        values = self._values(carried, Builder.at(terminator))
+    def _leave(self, terminator: Operation, promoted: list[Value]) -> None:
+        values = self._values(promoted, Builder.at(terminator))
         terminator.set_field("values", [*terminator.operand_fields[-1].values(terminator), *values])
 
-    def _define(self, op: Operation, carried: list[Value], written: Iterable[Value]) -> None:
+    def _define(self, op: Operation, promoted: list[Value], written: Iterable[Value]) -> None:
         """Record the new results of an operation with regions as the contents of the buffers."""
         self._forget(written)
-        for buffer in carried:
+        for buffer in promoted:
             made = Value(_held(buffer), op, buffer.name)
             op.results.append(made)
             self.current[buffer] = made

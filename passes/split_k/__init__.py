@@ -120,21 +120,21 @@ def _stores_before(loop: scf.ForOp) -> bool:
 
 def _only_adds(loop: scf.ForOp) -> bool:
     """Whether the carried value is used for nothing but that products, or sums, are added to it."""
-    (carried,) = loop.carried
-    if not carried.shape:
+    (total,) = loop.iter_args
+    if not total.shape:
         return False
     while True:
-        users = list(carried.uses)
+        users = list(total.uses)
         if len(users) != 1:
             return False
         (user,) = users
         if user is loop.body.terminator:
             return True
-        adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs and user.result.shape == carried.shape
-        multiplies = isinstance(user, tensor.DotOp) and user.accumulator is carried and carried.uses[user] == 1
+        adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs and user.result.shape == total.shape
+        multiplies = isinstance(user, tensor.DotOp) and user.accumulator is total and total.uses[user] == 1
         if not (adds or multiplies):
             return False
-        carried = user.result
+        total = user.result
 
 
 def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:

@@ -62,9 +62,9 @@ def add_parts(
     """
     sums, at = loop.results[0], Builder.at(loop)
     body = Region([INT32, sums.type], ["part", sums.name])
-    part, carried = body.args
+    part, total = body.args
     inside = Builder(body, None, loop.loc)
-    inside.insert(scf.YieldOp([inside.insert(arith.AddOp(carried, load(inside, part))).result]))
+    inside.insert(scf.YieldOp([inside.insert(arith.AddOp(total, load(inside, part))).result]))
     adding = scf.ForOp(*bounds, at.constant(1, INT32), [init], unroll=unroll, regions=[body], names=[sums.name])
     at.insert(adding)
     sums.replace_with(adding.results[0])

@@ -195,7 +195,7 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         product(pass_configs={"split-k.splits": 2}),
     ),
     "split sums start from another part": (
-        partial_sums.add_parts, "arith.AddOp(carried, load(inside, part))",
+        partial_sums.add_parts, "arith.AddOp(total, load(inside, part))",
         "arith.AddOp(load(inside, part), load(inside, part))",
         product(pass_configs={"split-k.splits": 2}),
     ),

@@ -182,7 +182,7 @@ class AllValues:
         self.memo.operands.append(ends)
         self.undefined(active & ~(good & good_upper & good_step & (step != 0)))
         active = active & self.alive
-        carried = [self.env[value] for value in op.inits]
+        iter_args = [self.env[value] for value in op.inits]
         for count in range(LONGEST_LOOP):
             index = lower + count * step
             going = active & np.where(step > 0, index < upper, index > upper)
@@ -190,12 +190,12 @@ class AllValues:
                 break
             key = ("index", count, *map(id, ends))
             self.env[op.index] = self.memo.setdefault(key, Lanes(index, self.everywhere))
-            self.env.update(zip(op.body.args[1:], carried, strict=True))
+            self.env.update(zip(op.body.args[1:], iter_args, strict=True))
             made = self.region(op.body, going)
-            carried = [_chosen(going, new, old) for new, old in zip(made, carried, strict=True)]
+            iter_args = [_chosen(going, new, old) for new, old in zip(made, iter_args, strict=True)]
         else:
             raise AssertionError("a loop without end")
-        self.env.update(zip(op.results, carried, strict=True))
+        self.env.update(zip(op.results, iter_args, strict=True))
 
     def repeat(self, op: scf.WhileOp, active: np.ndarray) -> None:
         values = [self.env[value] for value in op.inits]

@@ -56,10 +56,10 @@ def handed_on(value: Value) -> list[Value]:
         return [region.terminator.operands[op.results.index(value)] for region in op.regions]
     loop = owner.parent if isinstance(owner, Region) else owner
     if isinstance(loop, scf.ForOp) and value is not loop.index:
-        number = (loop.carried if op is None else loop.results).index(value)
+        number = (loop.iter_args if op is None else loop.results).index(value)
         return [loop.inits[number], loop.yielded[number]]
     if isinstance(loop, scf.WhileOp) and owner is loop.before:
-        number = loop.carried.index(value)
+        number = loop.iter_args.index(value)
         return [loop.inits[number], loop.yielded[number]]
     if isinstance(loop, scf.WhileOp):
         condition = loop.before.terminator

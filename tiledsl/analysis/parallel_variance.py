@@ -100,7 +100,7 @@ class Variance:
                 bounds = self._union([op.lower, op.upper, op.step])
                 self._region(op.body, control | bounds, active)
                 yielded = op.yielded
-                for values in zip(op.inits, op.carried, yielded, op.results, strict=True):
+                for values in zip(op.inits, op.iter_args, yielded, op.results, strict=True):
                     for value in values[1:2] + values[3:]:
                         self._add(value, self._union(list(values)) | bounds)
             elif isinstance(op, scf.WhileOp):

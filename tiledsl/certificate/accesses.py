@@ -134,7 +134,7 @@ class Accesses:
         own.where = tuple(conditions)
         self._args[op.index] = _same(index)
         yielded = op.yielded
-        for number, (arg, init, following) in enumerate(zip(op.carried, op.inits, yielded)):
+        for number, (arg, init, following) in enumerate(zip(op.iter_args, op.inits, yielded)):
             change = _change(arg, following, op)
             if following is arg or following is init:
                 self._args[arg] = self._of(init)

@@ -134,7 +134,7 @@ class KernelWriter:
     # Control flow
 
     def for_loop(self, op: scf.ForOp) -> None:
-        self.assign(op.carried, op.inits, self.own_values(op))
+        self.assign(op.iter_args, op.inits, self.own_values(op))
         bounds = [self.expressions.text(each) for each in (op.lower, op.upper, op.step)]
         step = constant_of(op.step)
         if step == 1:
@@ -150,13 +150,13 @@ class KernelWriter:
             options.append("flatten=True")
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
-        self.nested(op.body, lambda: self.assign(op.carried, op.yielded))
+        self.nested(op.body, lambda: self.assign(op.iter_args, op.yielded))
 
     def own_values(self, op: scf.ForOp | scf.WhileOp) -> set[Value]:
         """The carried values for which Triton must see a value of their own: all of a group that is alike but one."""
         own: set[Value] = set()
         for group in op.alike:
-            values = [op.carried[number] for number in group]
+            values = [op.iter_args[number] for number in group]
             first = next((each for each in values if self.variables.same(each, op.inits[group[0]])), values[0])
             own.update(each for each in values if each is not first)
         return own
@@ -220,10 +220,10 @@ class KernelWriter:
                 self.line(f"{flag} = {text}")
 
         def ending() -> None:
-            self.assign(op.carried, op.yielded)
+            self.assign(op.iter_args, op.yielded)
             test()
 
-        self.assign(op.carried, op.inits, self.own_values(op))
+        self.assign(op.iter_args, op.inits, self.own_values(op))
         test()
         self.line(f"while {flag or self.condition(condition.condition)}:")
         self.nested(op.after, ending)

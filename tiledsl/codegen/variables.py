@@ -180,7 +180,7 @@ class Variables:
     def _coalesce(self, body: Region) -> None:
         for op in self._controls:
             if isinstance(op, scf.ForOp):
-                pairs = zip(op.carried, op.results)
+                pairs = zip(op.iter_args, op.results)
             elif isinstance(op, scf.WhileOp):
                 pairs = zip(op.after.args, op.results)
             else:
@@ -237,8 +237,8 @@ def _related(op: Operation) -> Iterator[tuple[Value, Value]]:
         assert isinstance(condition, scf.ConditionOp)
         yield from zip(op.after.args, condition.values)
     if isinstance(op, (scf.ForOp, scf.WhileOp)):
-        yield from zip(op.carried, op.yielded)
-        yield from zip(op.carried, op.inits)
+        yield from zip(op.iter_args, op.yielded)
+        yield from zip(op.iter_args, op.inits)
     else:
         for inner in op.regions:
             yield from zip(op.results, inner.terminator.operands)

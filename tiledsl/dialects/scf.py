@@ -52,7 +52,7 @@ class ForOp(Operation):
         return self.body.args[0]
 
     @property
-    def carried(self) -> list[Value]:
+    def iter_args(self) -> list[Value]:
         """The carried values in the body."""
         return self.body.args[1:]
 
@@ -117,7 +117,7 @@ class WhileOp(Operation):
         return [value.type for value in self.inits]
 
     @property
-    def carried(self) -> list[Value]:
+    def iter_args(self) -> list[Value]:
         """The carried values before the condition is computed."""
         return self.before.args
 

@@ -88,7 +88,7 @@ def product_stages(
         if extent & (extent - 1) or not least <= extent <= 256:
             raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", product.product)
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
-    sums = product.columns // 2 * (2 if product.carried is None else 1)
+    sums = product.columns // 2 * (2 if product.acc_position is None else 1)
     if sums > limit:
         raise NotRecognised(
             f"sums of {product.columns} columns need {sums} registers a thread of {limit}", product.product
@@ -109,17 +109,17 @@ def product_stages(
 
 def products_in_flight(found: TiledProduct, parts: int) -> int:
     """2 if a consumer can issue a product from zero before it uses the previous one, else 1."""
-    arguments = set(found.op.carried)
+    arguments = set(found.op.iter_args)
     free = not any(value in arguments for op in found.beside for value in op.operands)
     made = {value for op in found.beside for value in op.results}
     free &= not any(value in made for value in found.op.yielded)
     fits = 3 * (found.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
-    return 2 if found.carried is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
+    return 2 if found.acc_position is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
 
 
 def product_drawback(product: TiledProduct, parts: int, stages: int) -> str:
     """Why Triton should write this loop although Gluon could; empty if Gluon is faster, as measured on an H200."""
-    if product.carried is not None or product.left.out.dtype not in BYTES:
+    if product.acc_position is not None or product.left.out.dtype not in BYTES:
         return "of products, only those of float8 that start from zero in each step are known to be faster"
     if (product.rows, product.columns) != MEASURED_TILE or product.depth != MEASURED_DEPTH:
         tile = f"{product.rows} x {product.columns} x {product.depth}"

@@ -65,7 +65,7 @@ class SoftmaxLoop:
     rescale: tuple[Operation, ...]
     values: LoadBlock
     product: tensor.DotOp
-    carried: int
+    acc_position: int
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
     assert isinstance(query, LOADS)
     first = loops[0]
     for loop in loops[1:]:
-        same = loop.scores.a is query.out and loop.carried == first.carried
+        same = loop.scores.a is query.out and loop.acc_position == first.acc_position
         if not same or (loop.keys.out.type, loop.values.out.type) != (first.keys.out.type, first.values.out.type):
             raise NotRecognised("the loops differ in their operands", loop.op)
         if (loop.keys.operands[0], loop.values.operands[0]) != (first.keys.operands[0], first.values.operands[0]):
@@ -188,8 +188,8 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
     yielded = loop.yielded
     if set(product.out.uses) != {loop.body.terminator} or yielded.count(product.out) != 1:
         raise NotRecognised("the second product is used in the loop", product)
-    carried = yielded.index(product.out)
-    accumulator = loop.body.args[1 + carried]
+    acc_position = yielded.index(product.out)
+    accumulator = loop.body.args[1 + acc_position]
     moved = {keys, values, scores, product, *_transposes(scores.b)}
     dependent = dependent_on([accumulator], loop.body)
     if product not in dependent or any(value.op in dependent for value in yielded if value is not product.out):
@@ -204,7 +204,7 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
             raise NotRecognised(f"{op.name} in the loop", op)
     return SoftmaxLoop(
         loop, keys, scores, tuple(op for op in inner if op not in dependent),
-        tuple(op for op in inner if op in dependent), values, product, carried,
+        tuple(op for op in inner if op in dependent), values, product, acc_position,
     )  # fmt: skip
 
 

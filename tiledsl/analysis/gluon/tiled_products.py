@@ -45,7 +45,7 @@ class TiledProduct:
     left: LoadBlock
     right: LoadBlock
     product: tensor.DotOp
-    carried: int | None
+    acc_position: int | None
     beside: tuple[Operation, ...]
     update: tuple[Operation, ...]
     before: tuple[Operation, ...]
@@ -104,7 +104,7 @@ def find_tiled_product(body: Region) -> TiledProduct:
         raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype} added up in {dot.out.dtype}", dot)
     if dot.a.dtype in BYTES and not transposed:
         raise NotRecognised(f"the columns of a right operand of {dot.b.dtype} are not contiguous", dot)
-    carried = _carried(loop, dot)
+    acc_position = _acc_position(loop, dot)
     moved = {left, right, dot, *([dot.b.op] if transposed else [])}
     inner = [op for op in loop.body if op not in moved and not op.is_terminator]
     for op in inner:
@@ -113,16 +113,16 @@ def find_tiled_product(body: Region) -> TiledProduct:
     dependent = dependent_on([dot.out], loop.body)
     before, after = operations_around(body, fors)
     return TiledProduct(
-        loop, left, right, dot, carried, tuple(op for op in inner if op not in dependent),
+        loop, left, right, dot, acc_position, tuple(op for op in inner if op not in dependent),
         tuple(op for op in inner if op in dependent), tuple(before), tuple(after),
     )  # fmt: skip
 
 
-def _carried(loop: scf.ForOp, dot: tensor.DotOp) -> int | None:
+def _acc_position(loop: scf.ForOp, dot: tensor.DotOp) -> int | None:
     """Which carried value a product is added to; None if it starts from zero."""
     if constant_of(dot.accumulator) == 0:
         return None
-    arguments, yielded = loop.carried, loop.yielded
+    arguments, yielded = loop.iter_args, loop.yielded
     if dot.accumulator not in arguments:
         raise NotRecognised("the product neither starts from zero nor is added to what the loop carries", dot)
     number = arguments.index(dot.accumulator)

@@ -45,7 +45,7 @@ def _select(op: Operation, _: Algebra) -> Any:
 @meaning("scf.for")
 def _for(op: Operation, executor: Executor) -> Step:
     lower, upper, step_value, *inits = op.operands
-    index, *carried = op.regions[0].args
+    index, *iter_args = op.regions[0].args
     body, results = executor.block(op.regions[0]), op.results
     kind = executor.algebra.dtype(lower.dtype).type
 
@@ -58,7 +58,7 @@ def _for(op: Operation, executor: Executor) -> Step:
             if not np.any(executor.lanes):
                 break
             env[index] = number
-            env.update(zip(carried, values, strict=True))
+            env.update(zip(iter_args, values, strict=True))
             values = [scalar(np.where(executor.lanes, new, old)) for new, old in zip(body(env), values, strict=True)]
             number = number + stride
         executor.lanes = outside
@@ -76,7 +76,7 @@ def _for(op: Operation, executor: Executor) -> Step:
             raise ExecutorError(f"a loop of {len(numbers)} iterations")
         for number in numbers:
             env[index] = kind(number)
-            env.update(zip(carried, values, strict=True))
+            env.update(zip(iter_args, values, strict=True))
             values = body(env)
         env.update(zip(results, values, strict=True))
 

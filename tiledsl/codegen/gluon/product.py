@@ -143,7 +143,7 @@ class ProductKernelWriter(SpecializedWriter):
         self.line(f"{self.phase} = 0")
         self.items()
         self.ops(self.ops_before)
-        self.assign(self.loop.carried, self.loop.inits)
+        self.assign(self.loop.iter_args, self.loop.inits)
         steps = trip_count(self.loop)
         if self.in_pairs and steps:
             self._paired_products(steps)
@@ -184,9 +184,9 @@ class ProductKernelWriter(SpecializedWriter):
         """What is done with a product, and the values that are carried on."""
         op = self.loop
         self.ops(self.update)
-        self.assign(op.carried, op.yielded)
+        self.assign(op.iter_args, op.yielded)
         if self.in_pairs:
-            for value in op.carried:
+            for value in op.iter_args:
                 if value.dtype == "float32" and value.shape:
                     self.line(f"{self.name(value)} = _pinned({self.name(value)})")
 
@@ -230,9 +230,9 @@ class ProductKernelWriter(SpecializedWriter):
     def _added_products(self) -> None:
         """Products that are added up: when one is issued, the one before is awaited."""
         loop = self.loop
-        arguments, yielded = loop.carried, loop.yielded
-        carried = arguments.index(self.product.accumulator)
-        acc = self.name(arguments[carried])
+        arguments, yielded = loop.iter_args, loop.yielded
+        acc_position = arguments.index(self.product.accumulator)
+        acc = self.name(arguments[acc_position])
         self.line(f"{self.before} = 0")
         self._loop()
         self._await_tiles()
@@ -246,7 +246,7 @@ class ProductKernelWriter(SpecializedWriter):
         self.line(f"{self.before} = {self.stage}")
         self._advance()
         self.ops(self.update)  # what else the loop carries
-        rest = [number for number in range(len(yielded)) if number != carried]
+        rest = [number for number in range(len(yielded)) if number != acc_position]
         self.assign([arguments[number] for number in rest], [yielded[number] for number in rest])
         self.indent = self.indent[:-4]
         self.line(f"{acc} = warpgroup_mma_wait(0, deps=[{acc}])")

@@ -49,8 +49,8 @@ class _Loop:
         return _Loop(op, loads["keys"], loads["values"], scores, product, update, tuple(rescale), stage == 1)
 
     @property
-    def carried(self) -> int:
-        """The position of the accumulator among the carried values."""
+    def acc_position(self) -> int:
+        """Where the accumulator is among the carried values."""
         return self.op.yielded.index(self.product.out)
 
 
@@ -76,7 +76,7 @@ class _Variables(Variables):
         for factor in self._held[1:]:
             self._join(self._held[0], factor, always=True)
         for one, following in zip(self._loops, self._loops[1:]):
-            for result, argument in zip(one.op.results, following.op.carried, strict=True):
+            for result, argument in zip(one.op.results, following.op.iter_args, strict=True):
                 self._join(result, argument, always=True)
         super()._coalesce(body)
 
@@ -190,7 +190,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
             self.line(f"{self.turn} = 0")
         self.items()
         self.ops(self.ops_before)
-        self.assign(self.turns[0].op.carried, self.turns[0].op.inits)
+        self.assign(self.turns[0].op.iter_args, self.turns[0].op.inits)
         indented = self._if_any_tile()
         self._first_tile()
         for number, loop in enumerate(self.turns):
@@ -250,7 +250,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.line(f"{acc} = warpgroup_mma({self.operand_name}, {values}, {acc}, is_async=True)")
 
     def _accumulator(self, loop: _Loop) -> str:
-        return self.name(loop.op.body.args[1 + loop.carried])
+        return self.name(loop.op.body.args[1 + loop.acc_position])
 
     def _await_scores(self, loop: _Loop, left: int) -> None:
         scores = self.name(loop.scores.out)
@@ -269,7 +269,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         """What comes between the accumulator's old value and the next product."""
         self.ops(loop.rescale)
         acc, new = self._accumulator(loop), loop.product.accumulator
-        if new.op in self.variables.inlined or not self.variables.same(new, loop.op.body.args[1 + loop.carried]):
+        if new.op in self.variables.inlined or not self.variables.same(new, loop.op.body.args[1 + loop.acc_position]):
             self.line(f"{acc} = {self.expressions.text(new)}")
 
     def _hand_on(self, loop: _Loop) -> None:
@@ -280,7 +280,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         else:
             self.line(f"{self.operand_name} = gl.convert_layout({weights}, {self.weights_layout})")
         yielded = loop.op.yielded
-        rest = [number for number in range(len(yielded)) if number != loop.carried]
+        rest = [number for number in range(len(yielded)) if number != loop.acc_position]
         self.assign([loop.op.body.args[1 + number] for number in rest], [yielded[number] for number in rest])
 
     def _tile_count(self, loop: _Loop) -> int | None:

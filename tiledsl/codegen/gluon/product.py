@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiledsl.analysis.gluon.slices import dependents, needed_for
+from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.loops import trip_count
 from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.gluon import api
@@ -96,33 +96,24 @@ class ProductKernelWriter(SpecializedWriter):
     def producer(self, name: str) -> list[str]:
         left, right, loop = self.left_load, self.right_load, self.loop
         needed = needed_for([*left.starts, *right.starts, *loop.operands[:2]])
-        by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
+        by_part = self.by_part(needed)
         self.line(f"{self.stage} = 0")
         self.line(f"{self.phase} = 1  # the first turn of an empty place does not wait")
         self.items()
         self.needed_ops([op for op in self.ops_before if op not in by_part], needed)
-        self._loop()
-        self.line(f"mbarrier.wait({self.empty['']}.index({self.stage}), {self.phase})")
-        size = self.parts * box_bytes(left) + box_bytes(right)
-        self.line(f"mbarrier.expect({self.full['']}.index({self.stage}), {size})")
-        inside = [op for op in loop.body if op in needed]
-        self.needed_ops([op for op in inside if op not in by_part], needed)
-        self._load(right, self.stage)
-        self.line(f"for {self.consumer} in gl.static_range({self.parts}):")
-        self.indent += "    "
-        self.needed_ops(self.ops_before, by_part)
-        self.needed_ops(inside, by_part)
-        self._load(left, self._place_of_part())
-        self.indent = self.indent[:-4]
-        self._advance()
+        with self.range_of(loop):
+            self.line(f"mbarrier.wait({self.empty['']}.index({self.stage}), {self.phase})")
+            size = self.parts * box_bytes(left) + box_bytes(right)
+            self.line(f"mbarrier.expect({self.full['']}.index({self.stage}), {size})")
+            inside = [op for op in loop.body if op in needed]
+            self.needed_ops([op for op in inside if op not in by_part], needed)
+            self._load(right, self.stage)
+            with self.under(f"for {self.consumer} in gl.static_range({self.parts}):"):
+                self.needed_ops(self.ops_before, by_part)
+                self.needed_ops(inside, by_part)
+                self._load(left, self._place_of_part())
+            self._advance()
         return self.producer_function(name)
-
-    def _loop(self) -> None:
-        op = self.loop
-        bounds = ", ".join(self.expressions.text(value) for value in op.operands[:2])
-        self.origin(op)
-        self.line(f"for {self.name(op.index)} in range({bounds}):")
-        self.indent += "    "
 
     def _advance(self) -> None:
         self.line(f"{self.stage}, {self.phase} = _advance({self.stage}, {self.phase}, {self.stages})")
@@ -156,12 +147,11 @@ class ProductKernelWriter(SpecializedWriter):
 
     def _fresh_products(self) -> None:
         """Products that start from zero, each awaited before what is done with it."""
-        self._loop()
-        self._issue_fresh()
-        self._finish(0)
-        self._release_stage()
-        self._update()
-        self.indent = self.indent[:-4]
+        with self.range_of(self.loop):
+            self._issue_fresh()
+            self._finish(0)
+            self._release_stage()
+            self._update()
 
     def _release_stage(self) -> None:
         """Release the stage's tiles and go on to the next."""
@@ -173,12 +163,10 @@ class ProductKernelWriter(SpecializedWriter):
         self._await_tiles()
         self.origin(self.product)
         part = self.name(self.product.out)
-        self.line(f"{part} = warpgroup_mma({self._operands()}, {self._zeros()}, use_acc=False, is_async=True)")
+        self.line(
+            f"{part} = warpgroup_mma({self._operands()}, {self.zeros(self.product.out)}, use_acc=False, is_async=True)"
+        )
         self.ops(self.beside)
-
-    def _zeros(self) -> str:
-        rows, columns = self.product.out.shape
-        return f"gl.zeros(({rows}, {columns}), gl.float32, {self.layouts.scores})"
 
     def _update(self) -> None:
         """What is done with a product, and the values that are carried on."""
@@ -196,26 +184,24 @@ class ProductKernelWriter(SpecializedWriter):
         index, lower = self.name(op.index), self.expressions.value(op.lower)
         pair = self.names.claim("pair")
         self.origin(op)
-        self.line(f"for {pair} in range({steps // 2}):")
-        self.indent += "    "
-        first = f"2 * {pair}"
-        self.line(f"{index} = {first}" if lower.text == "0" else f"{index} = {lower.at(ADD)} + {first}")
-        self._issue_fresh()
-        self.line(f"{self.before} = {self.stage}")
-        self._advance()
-        self.variables.other = True
-        self.line(f"{self.name(op.index)} = {index} + 1")
-        self._issue_fresh()
-        self.variables.other = False
-        self._finish(1)
-        self.release("", self.before)
-        self._update()
-        self.variables.other = True
-        self._finish(0)
-        self._release_stage()
-        self._update()
-        self.variables.other = False
-        self.indent = self.indent[:-4]
+        with self.under(f"for {pair} in range({steps // 2}):"):
+            first = f"2 * {pair}"
+            self.line(f"{index} = {first}" if lower.text == "0" else f"{index} = {lower.at(ADD)} + {first}")
+            self._issue_fresh()
+            self.line(f"{self.before} = {self.stage}")
+            self._advance()
+            self.variables.other = True
+            self.line(f"{self.name(op.index)} = {index} + 1")
+            self._issue_fresh()
+            self.variables.other = False
+            self._finish(1)
+            self.release("", self.before)
+            self._update()
+            self.variables.other = True
+            self._finish(0)
+            self._release_stage()
+            self._update()
+            self.variables.other = False
         if steps % 2:
             self.line(f"{index} = {self.expressions.text(op.upper)} - 1")
             self._issue_fresh()
@@ -234,21 +220,20 @@ class ProductKernelWriter(SpecializedWriter):
         acc_position = arguments.index(self.product.accumulator)
         acc = self.name(arguments[acc_position])
         self.line(f"{self.before} = 0")
-        self._loop()
-        self._await_tiles()
-        self.origin(self.product)
-        self.line(f"{acc} = warpgroup_mma({self._operands()}, {acc}, is_async=True)")
-        self.ops(self.beside)
-        self.line(f"{acc} = warpgroup_mma_wait(1, deps=[{acc}])")
-        index, lower, upper = (self.expressions.value(each).at(ADD) for each in (loop.index, *loop.operands[:2]))
-        released = f"{self.empty['']}.index({self.before})"
-        self.line(f"mbarrier.arrive({released}, count=1, pred={index} > {lower})")
-        self.line(f"{self.before} = {self.stage}")
-        self._advance()
-        self.ops(self.update)  # what else the loop carries
-        rest = [number for number in range(len(yielded)) if number != acc_position]
-        self.assign([arguments[number] for number in rest], [yielded[number] for number in rest])
-        self.indent = self.indent[:-4]
+        with self.range_of(loop):
+            self._await_tiles()
+            self.origin(self.product)
+            self.line(f"{acc} = warpgroup_mma({self._operands()}, {acc}, is_async=True)")
+            self.ops(self.beside)
+            self.line(f"{acc} = warpgroup_mma_wait(1, deps=[{acc}])")
+            index, lower, upper = (self.expressions.value(each).at(ADD) for each in (loop.index, *loop.operands[:2]))
+            released = f"{self.empty['']}.index({self.before})"
+            self.line(f"mbarrier.arrive({released}, count=1, pred={index} > {lower})")
+            self.line(f"{self.before} = {self.stage}")
+            self._advance()
+            self.ops(self.update)  # what else the loop carries
+            others = [number for number in range(len(yielded)) if number != acc_position]
+            self.assign([arguments[number] for number in others], [yielded[number] for number in others])
         self.line(f"{acc} = warpgroup_mma_wait(0, deps=[{acc}])")
         condition = "" if trip_count(loop) else f", pred={lower} < {upper}"
         self.line(f"mbarrier.arrive({released}, count=1{condition})")

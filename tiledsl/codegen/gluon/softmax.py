@@ -14,9 +14,10 @@ What the accumulator is multiplied by (`gluon.rescale`) waits until the next til
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.slices import dependents, needed_for
+from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, loads_of, moved_by, schedule_of
@@ -153,7 +154,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         starts = [*query.starts, *(v for loop in self.turns for v in (*loop.keys.starts, *loop.values.starts))]
         bounds = [value for loop in self.turns for value in loop.op.operands[:2]]
         needed = needed_for([*starts, *bounds])
-        by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
+        by_part = self.by_part(needed)
         stage, phase = self.stage["keys"], self.phase["keys"]
         self.line(f"{stage} = 0")
         self.line(f"{phase} = 1  # the first turn of an empty place does not wait")
@@ -161,23 +162,17 @@ class SoftmaxKernelWriter(SpecializedWriter):
             self.line(f"{self.turn} = 1")
         self.items()
         self.needed_ops([op for op in self.ops_before if op not in by_part], needed)
-        self.line(f"for {self.consumer} in gl.static_range({self.parts}):")
-        self.indent += "    "
-        self.needed_ops(self.ops_before, by_part)
-        self.load_box(query, self.consumer, self.turn if self.item is not None else "1")
-        self.indent = self.indent[:-4]
+        with self.under(f"for {self.consumer} in gl.static_range({self.parts}):"):
+            self.needed_ops(self.ops_before, by_part)
+            self.load_box(query, self.consumer, self.turn if self.item is not None else "1")
         if self.item is not None:
             self.line(f"{self.turn} ^= 1")
         for loop in self.turns:
-            bounds_text = ", ".join(self.expressions.text(value) for value in loop.op.operands[:2])
-            self.origin(loop.op)
-            self.line(f"for {self.name(loop.op.index)} in range({bounds_text}):")
-            self.indent += "    "
-            for box in (loop.keys, loop.values):
-                self.needed_ops(loop.op.body, needed_for(box.starts))
-                self.load_box(box, stage, phase)
-            self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {self.stages})")
-            self.indent = self.indent[:-4]
+            with self.range_of(loop.op):
+                for box in (loop.keys, loop.values):
+                    self.needed_ops(loop.op.body, needed_for(box.starts))
+                    self.load_box(box, stage, phase)
+                self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {self.stages})")
         return self.producer_function(name)
 
     # The consumers
@@ -191,17 +186,15 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.items()
         self.ops(self.ops_before)
         self.assign(self.turns[0].op.iter_args, self.turns[0].op.inits)
-        indented = self._if_any_tile()
-        self._first_tile()
-        for number, loop in enumerate(self.turns):
-            self._rest_of(loop, self.starts[number])
-        self._await("values")
-        if self.late:
-            self._rescale(self.turns[-1])
-        self._issue_product(self.turns[-1])
-        self._finish_product(self.turns[-1])
-        if indented:
-            self.indent = self.indent[:-4]
+        with self._if_any_tile():
+            self._first_tile()
+            for number, loop in enumerate(self.turns):
+                self._rest_of(loop, self.starts[number])
+            self._await("values")
+            if self.late:
+                self._rescale(self.turns[-1])
+            self._issue_product(self.turns[-1])
+            self._finish_product(self.turns[-1])
         if not self.in_registers and not self.out_in_query:
             self.release("query", self.consumer)
         self.ops(self.ops_after)
@@ -234,12 +227,12 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.line(f"mbarrier.wait({self.full[ring]}.index({self.stage[ring]}), {self.phase[ring]})")
 
     def _issue_scores(self, loop: _Loop) -> None:
-        shape = loop.scores.out.shape
         keys = self.operand(loop.scores.b, self.stage["keys"])
         scores = self.name(loop.scores.out)
-        zeros = f"gl.zeros(({shape[0]}, {shape[1]}), gl.float32, {self.layouts.scores})"
         self.origin(loop.scores)
-        self.line(f"{scores} = warpgroup_mma({self.q}, {keys}, {zeros}, use_acc=False, is_async=True)")
+        self.line(
+            f"{scores} = warpgroup_mma({self.q}, {keys}, {self.zeros(loop.scores.out)}, use_acc=False, is_async=True)"
+        )
 
     def _issue_product(self, loop: _Loop) -> None:
         values = self.operand(loop.product.b, self.stage["values"])
@@ -280,8 +273,8 @@ class SoftmaxKernelWriter(SpecializedWriter):
         else:
             self.line(f"{self.operand_name} = gl.convert_layout({weights}, {self.weights_layout})")
         yielded = loop.op.yielded
-        rest = [number for number in range(len(yielded)) if number != loop.acc_position]
-        self.assign([loop.op.body.args[1 + number] for number in rest], [yielded[number] for number in rest])
+        others = [number for number in range(len(yielded)) if number != loop.acc_position]
+        self.assign([loop.op.body.args[1 + number] for number in others], [yielded[number] for number in others])
 
     def _tile_count(self, loop: _Loop) -> int | None:
         """How many tiles a loop has, where its bounds are constants."""
@@ -292,13 +285,11 @@ class SoftmaxKernelWriter(SpecializedWriter):
         lower, upper = (self.expressions.value(value) for value in loop.op.operands[:2])
         return f"{lower.at(5)} < {upper.at(5)}"
 
-    def _if_any_tile(self) -> bool:
+    def _if_any_tile(self) -> AbstractContextManager[None]:
         """A condition around everything, unless a loop certainly runs."""
         if any(self.schedule.runs):
-            return False
-        self.line(f"if {' or '.join(map(self._runs, self.turns))}:")
-        self.indent += "    "
-        return True
+            return nullcontext()
+        return self.under(f"if {' or '.join(map(self._runs, self.turns))}:")
 
     def _first_tile(self) -> None:
         """Scores of the first tile, and the update of the loop that it belongs to."""
@@ -309,51 +300,43 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self._update_first(list(enumerate(self.turns)))
 
     def _update_first(self, left: Sequence[tuple[int, _Loop]]) -> None:
-        (number, loop), *rest = left
-        certain = self.schedule.runs[number] or not rest
-        indent = self.indent
+        (number, loop), *later = left
+        certain = self.schedule.runs[number] or not later
+        with nullcontext() if certain else self.under(f"if {self._runs(loop)}:"):
+            lower = self.expressions.value(loop.op.lower)
+            scores, first_scores = self.name(loop.scores.out), self.name(self.turns[0].scores.out)
+            if scores != first_scores:
+                self.line(f"{scores} = {first_scores}")
+            self.line(f"{self.name(loop.op.index)} = {lower.text}")
+            self.ops(loop.update)
+            if not self.late:
+                self._rescale(loop)
+            self._hand_on(loop)
+            self.line(f"{self.starts[number]} = {lower.at(5)} + 1")
+            for place, later_loop in later:
+                self.line(f"{self.starts[place]} = {self.expressions.text(later_loop.op.lower)}")
         if not certain:
-            self.line(f"if {self._runs(loop)}:")
-            self.indent += "    "
-        lower = self.expressions.value(loop.op.lower)
-        scores, made = self.name(loop.scores.out), self.name(self.turns[0].scores.out)
-        if scores != made:
-            self.line(f"{scores} = {made}")
-        self.line(f"{self.name(loop.op.index)} = {lower.text}")
-        self.ops(loop.update)
-        if not self.late:
-            self._rescale(loop)
-        self._hand_on(loop)
-        self.line(f"{self.starts[number]} = {lower.at(5)} + 1")
-        for later, other in rest:
-            self.line(f"{self.starts[later]} = {self.expressions.text(other.op.lower)}")
-        if not certain:
-            self.indent = indent
-            self.line("else:")
-            self.indent += "    "
-            self.line(f"{self.starts[number]} = {self.expressions.text(loop.op.upper)}")
-            self._update_first(rest)
-            self.indent = indent
+            with self.under("else:"):
+                self.line(f"{self.starts[number]} = {self.expressions.text(loop.op.upper)}")
+                self._update_first(later)
 
     def _rest_of(self, loop: _Loop, start: str) -> None:
         if self._tile_count(loop) == 0:
             return
         self.origin(loop.op)
-        self.line(f"for {self.name(loop.op.index)} in range({start}, {self.expressions.text(loop.op.upper)}):")
-        self.indent += "    "
-        self._await("keys")
-        self._issue_scores(loop)
-        if self.late:
-            self._rescale(loop)
-        self._await("values")
-        self._issue_product(loop)
-        self._await_scores(loop, 1)
-        self.ops(loop.update)
-        self._finish_product(loop)
-        if not self.late:
-            self._rescale(loop)
-        self._hand_on(loop)
-        self.indent = self.indent[:-4]
+        with self.under(f"for {self.name(loop.op.index)} in range({start}, {self.expressions.text(loop.op.upper)}):"):
+            self._await("keys")
+            self._issue_scores(loop)
+            if self.late:
+                self._rescale(loop)
+            self._await("values")
+            self._issue_product(loop)
+            self._await_scores(loop, 1)
+            self.ops(loop.update)
+            self._finish_product(loop)
+            if not self.late:
+                self._rescale(loop)
+            self._hand_on(loop)
 
     # The entry
 

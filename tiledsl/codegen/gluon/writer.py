@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
-from tiledsl.analysis.gluon.slices import only_for_loads
+from tiledsl.analysis.gluon.slices import dependents, only_for_loads
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
@@ -129,6 +130,20 @@ class SpecializedWriter(KernelWriter, ABC):
     def line(self, text: str) -> None:
         super().line(re.sub(r"\btl\.", "gl.", text))
 
+    @contextmanager
+    def under(self, head: str) -> Iterator[None]:
+        """What is written inside stands under a line, one step further right."""
+        self.line(head)
+        self.indent += "    "
+        yield
+        self.indent = self.indent[:-4]
+
+    def range_of(self, loop: scf.ForOp) -> AbstractContextManager[None]:
+        """What is written inside is the body of a loop."""
+        bounds = ", ".join(self.expressions.text(value) for value in loop.operands[:2])
+        self.origin(loop)
+        return self.under(f"for {self.name(loop.index)} in range({bounds}):")
+
     def write(self) -> list[str]:
         """The lines of all functions and constants of the kernel."""
         lines = [f"{name} = gl.constexpr({text})" for name, text in self.constants.items()]
@@ -199,6 +214,10 @@ class SpecializedWriter(KernelWriter, ABC):
 
     # Pieces
 
+    def by_part(self, needed: set[Operation]) -> set[Operation]:
+        """Of the operations needed for loads, those that differ from consumer to consumer."""
+        return dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
+
     def needed_ops(self, ops: Iterable[Operation], needed: set[Operation]) -> None:
         for op in ops:
             if op in needed and op not in self.variables.inlined:
@@ -226,6 +245,11 @@ class SpecializedWriter(KernelWriter, ABC):
             return f"{self.operand(value.op.source, place)}.permute({value.op.permutation})"
         assert isinstance(value.op, triton.LoadBlockOp), f"{value.op!r} is not in shared memory"
         return self.matrix(self.rings[value.op.ring], place, value.op)
+
+    def zeros(self, value: Value) -> str:
+        """What a product that is not added to anything starts with."""
+        rows, columns = value.shape
+        return f"gl.zeros(({rows}, {columns}), gl.float32, {self.layouts.scores})"
 
     def release(self, ring: str, index: str) -> None:
         self.line(f"mbarrier.arrive({self.empty[ring]}.index({index}), count=1)")

@@ -257,32 +257,25 @@ def test_a_scatter_is_unknown() -> None:
 
 
 def test_memory_that_is_not_cleared_is_named() -> None:
-    @T.prim_func
-    def sums(A: T.Tensor((8, 64), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128):
-            total = T.alloc_fragment((64,), "float32")
-            for k in range(8):
-                for i in T.Parallel(64):
-                    total[i] += A[k, i]  # here
-            T.copy(total, B)
+    """It is proved where the first iteration writes it."""
 
-    (detail,) = failures(reads(sums), sums, "here")
+    def program(cleared: bool) -> Any:
+        @T.prim_func
+        def sums(A: T.Tensor((8, 64), "float32"), B: T.Tensor((64,), "float32")):
+            with T.Kernel(1, threads=128):
+                total = T.alloc_fragment((64,), "float32")
+                for k in range(8):
+                    if cleared and k == 0:
+                        T.clear(total)
+                    for i in T.Parallel(64):
+                        total[i] += A[k, i]  # here
+                T.copy(total, B)
+
+        return sums
+
+    (detail,) = failures(reads(program(False)), program(False), "here")
     assert "k = 0" in detail
-
-
-def test_memory_that_the_first_iteration_writes_is_proved() -> None:
-    @T.prim_func
-    def sums(A: T.Tensor((8, 64), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128):
-            total = T.alloc_fragment((64,), "float32")
-            for k in range(8):
-                if k == 0:
-                    T.clear(total)
-                for i in T.Parallel(64):
-                    total[i] += A[k, i]
-            T.copy(total, B)
-
-    assert statuses(reads(sums)) == {"proved"}
+    assert statuses(reads(program(True))) == {"proved"}
 
 
 @pytest.mark.parametrize("place", [lambda i: (i + 5) % 64, lambda i: 63 - i])

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.autotuner.option import is_number
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables, tunables
 from tiledsl.autotuner.storage.key import environment
@@ -89,8 +90,7 @@ def tune_into(
     Raises TileError for a file that makes no sense or a folder that cannot be written; KeyboardInterrupt never: the
     report says it.
     """
-    is_number = isinstance(min_improvement, (int, float)) and not isinstance(min_improvement, bool)
-    if not is_number or not 0 <= min_improvement < 1:
+    if not is_number(min_improvement, 0) or min_improvement >= 1:
         raise TileError(f"min_improvement is {min_improvement!r}; it is a share, such as 0.03")
     if not isinstance(folder, (str, os.PathLike)):
         raise TileError(f"tune_into: the folder is {folder!r}; it is a path")

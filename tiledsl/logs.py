@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 
 _DEFAULT = "warning"  # leaves the logger as the program has configured it
 _logger = logging.getLogger("tiledsl")
 _before = logging.NOTSET
 _noted: set[str] = set()
+_lock = threading.Lock()
 
 
-def note_once(message: str) -> None:
-    """Log, at level info and once in a process, that something has no effect here."""
-    if message not in _noted:
+def note_once(message: str, level: int = logging.INFO) -> None:
+    """Log a message once in a process; at level info, such as that something has no effect here."""
+    with _lock:
+        if message in _noted:
+            return
         _noted.add(message)
-        _logger.info(message)
+    _logger.log(level, "%s", message)
+
+
+def warn_once(message: str) -> None:
+    """Log a warning once in a process: a tuning does not repeat it for each configuration."""
+    note_once(message, logging.WARNING)
 
 
 class _ToStderr(logging.Handler):

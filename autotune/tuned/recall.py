@@ -22,6 +22,7 @@ from tiledsl.autotuner.tuned.file import Default, TunedFile, path_of, read
 from tiledsl.autotuner.tuned.lookup import Gpu, LookupRow, TunedMatch, candidates
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
+from tiledsl.logs import warn_once
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -33,16 +34,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tiledsl")
 _lock = threading.Lock()
 _read: dict[Path, tuple[Any, TunedFile | None]] = {}  # what files said, and what they were like then
-_told: set[str] = set()
 
 
 def _tell(message: str) -> None:
     """Say something once a process."""
-    with _lock:
-        if message in _told:
-            return
-        _told.add(message)
-    _log.warning("autotune: %s", message)
+    warn_once(f"autotune: {message}")
 
 
 def load(path: Path) -> TunedFile | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
+from tiledsl.logs import warn_once
 from tiledsl.passes.promote_buffers.access import load, replace, store
 from tiledsl.passes.tile_values import zero
 
@@ -51,7 +51,6 @@ _ACCESSES: dict[type[Operation], int] = {tile.ReadOp: 0, tile.LoadOp: 0, tile.Wr
 
 
 Buffers = dict[Value, None]  # an ordered set
-_warned: set[str] = set()
 
 
 @dataclass
@@ -204,10 +203,7 @@ class _Promoter:
         chosen = all(isinstance(user, arith.SelectOp) for user in op.result.uses)
         if chosen or isinstance(op, tile.LoadOp) and op.mask is not None:
             return
-        message = f"{op.loc}: {_name(buffer)} is read before anything is written to it; it reads as 0"
-        if message not in _warned:
-            _warned.add(message)
-            logging.getLogger("tiledsl").warning(message)
+        warn_once(f"{op.loc}: {_name(buffer)} is read before anything is written to it; it reads as 0")
 
     def _is_undefined(self, buffer: Value, op: Operation) -> bool:
         """Whether nothing was written before `op`, at least in the first iteration of the innermost loop around it."""

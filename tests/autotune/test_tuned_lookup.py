@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import tiledsl
 from tests.autotune.programs import eager_scale, scale_program, twice
 from tests.autotune.tuned_entries import entry, file_of
+from tiledsl import logs
 from tiledsl.autotuner.tuned import recall
 from tiledsl.autotuner.tuned.entry import TunedEntry
 from tiledsl.autotuner.tuned.file import dump
@@ -29,7 +30,7 @@ BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "_told", set())
+    monkeypatch.setattr(logs, "_noted", set())
     monkeypatch.setattr(recall, "_read", {})
 
 

@@ -19,6 +19,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_program, twice
 from tests.autotune.tuned_entries import entry, file_of
+from tiledsl import logs
 from tiledsl.autotuner.tuned import misses, recall
 from tiledsl.autotuner.tuned.file import dump
 from tiledsl.autotuner.tuned.shapes import product, read_shapes
@@ -30,7 +31,7 @@ NAME = "scale-interpret.csv"
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "_told", set())
+    monkeypatch.setattr(logs, "_noted", set())
     monkeypatch.setattr(recall, "_read", {})
     monkeypatch.setattr(misses, "_seen", {})
 

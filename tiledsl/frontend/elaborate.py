@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -19,10 +18,11 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, TensorSpec
-from tiledsl.language.context import Context, EagerContext, log
+from tiledsl.language.context import Context, EagerContext
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Symbol, context, describe, plain
 from tiledsl.language.refused import Refused
+from tiledsl.logs import warn_once
 
 
 class Arguments:
@@ -127,15 +127,9 @@ def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Fun
         if written.isdisjoint(outputs) and not _in_a_branch(tree.body, value.name):
             raise TileError(message, tree.loc)
         kernels[0].add_remark(f"{message}: it is returned as zeros")
-        _warn_once(f"{tree.name}: this configuration writes nothing to the output {value.name}")
+        warn_once(f"{tree.name}: this configuration writes nothing to the output {value.name}")
     if not written and not of_kinds(func.walk(), tile.PrintOp, tile.AssertOp):
         raise TileError(f"{tree.name} writes none of its tensors", tree.loc)
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    """A warning that a tuning does not repeat for each configuration."""
-    log.warning("%s", message)
 
 
 def _in_a_branch(node: Any, name: str, inside: bool = False) -> bool:

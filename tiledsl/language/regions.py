@@ -5,18 +5,17 @@ A slice keeps all dimensions of its buffer: `A[i, 0:n]` has the extents (1, n).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.expression import context, describe, is_number
+from tiledsl.logs import warn_once
 
 INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}  # the innermost memory decides what a copy walks over
 
 Extents = list[int | None]  # of each dimension; None at a single index, -1 where it is known only at run time
-_warned: set[str] = set()
 
 
 def region_of(what: str, x: Any) -> tuple[Buffer, list[Any], Extents]:
@@ -104,10 +103,8 @@ def _check_unequal(what: str, source: tuple[Any, int, int], target: tuple[Any, i
             code="tile-shapes",
         )
     if chosen < y:
-        message = f"{context(what).builder.loc}: {what}: only {chosen} of the {y} in dimension {axis_b} of {b.name} are written"  # fmt: skip # noqa: E501
-        if message not in _warned:
-            _warned.add(message)
-            logging.getLogger("tiledsl").warning(message)
+        place = f"{context(what).builder.loc}: {what}"
+        warn_once(f"{place}: only {chosen} of the {y} in dimension {axis_b} of {b.name} are written")
 
 
 def _ends_outside(each: Any, buffer: Buffer, axis: int) -> bool:

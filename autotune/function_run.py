@@ -225,15 +225,15 @@ class FunctionRun:
     def _prepare(self, trial: Trial, arguments: dict[str, Any], touched: Sequence[str]) -> tuple[float, Any]:
         values = self._call.values
         differing = [name for name in self._call.copied if watched.may_differ(values[name])]
-        rest = [name for name in touched if name not in differing]
+        restored = [name for name in touched if name not in differing]
 
         def restore() -> None:
-            for name in rest:
+            for name in restored:
                 arguments[name].copy_(values[name])
             for name in differing:
                 arguments[name].copy_(watched.other_bits(values[name], self._generator(values[name].device)))
 
-        reset = restore if differing or rest else None
+        reset = restore if differing or restored else None
         restore()
         self._watch.config = trial.config
         call = watched.joined(lambda: self._call.run(arguments, trial.config))

@@ -36,21 +36,21 @@ def prune_and_order(
 
     options = problem.options
     workers = current(jobs=options.jobs).workers
-    left = [index for index in range(len(trials)) if index not in unwanted]
+    remaining = [index for index in range(len(trials)) if index not in unwanted]
     if problem.program is None:
-        ranking = Ranking(left, failed=_unbuildable(trials, left))
+        ranking = Ranking(remaining, failed=_unbuildable(trials, remaining))
         if meanwhile is not None:
             meanwhile()
     else:
         ranking = rank(
             problem.program,
-            [problem.configs[i] for i in left],
+            [problem.configs[i] for i in remaining],
             problem.target,
             bool(options.prune),
             workers,
             options.timeout if options.isolate else None,
             meanwhile,
-        ).of(left)
+        ).of(remaining)
     if len(ranking.failed) == len(trials):
         _raise_shared(list(ranking.failed.values()))
     for index, error in ranking.failed.items():
@@ -61,24 +61,24 @@ def prune_and_order(
         else:
             trials[index].fail("compile_error", error)
     seeds = {config_key(config) for config in options.seed_configs}
-    known = {index for index in range(len(trials)) if config_key(trials[index].config) in seeds}
-    slow = [index for index in ranking.slow if index in known and index not in ranking.order]  # by the model alone
+    seeded = {index for index in range(len(trials)) if config_key(trials[index].config) in seeds}
+    slow = [index for index in ranking.slow if index in seeded and index not in ranking.order]  # by the model alone
     for index, reason in ranking.pruned.items():
         if trials[index].status == "new" and index not in slow:
             trials[index].fail("pruned", reason)
     order = [index for index in (*ranking.order, *slow) if trials[index].status == "new"]
-    return sorted(order, key=lambda index: index not in known)
+    return sorted(order, key=lambda index: index not in seeded)
 
 
 def _unbuildable(trials: Sequence[Trial], indices: Sequence[int]) -> dict[int, BaseException | Any]:
     """What building a configuration raises, by its index, where that is cheap: nothing is lowered."""
-    found: dict[int, BaseException | Any] = {}
+    errors: dict[int, BaseException | Any] = {}
     for index in indices:
         try:
             _ = trials[index].kernel if trials[index].status == "new" else None
         except Exception as error:
-            found[index] = error
-    return found
+            errors[index] = error
+    return errors
 
 
 def _raise_shared(errors: Sequence[Any]) -> None:

@@ -100,13 +100,13 @@ class Bits:
 
     def lowered(self, trial: Trial, kernel: Kernel) -> None:
         """Take out a configuration whose program rounds otherwise."""
-        found = self._wanted if trial is self.reference else self._read(kernel)
-        trial.bit_class = found.signature
-        if found.varies:
-            trial.fail("other_bits", f"its bits change from run to run: {found.varies}")
-        elif found.by_rows and self.mode == "batch-invariant":
-            trial.fail("other_bits", f"a row's bits depend on how many rows there are: {found.by_rows}")
-        elif found.signature != self._wanted.signature:
+        bit_class = self._wanted if trial is self.reference else self._read(kernel)
+        trial.bit_class = bit_class.signature
+        if bit_class.varies:
+            trial.fail("other_bits", f"its bits change from run to run: {bit_class.varies}")
+        elif bit_class.by_rows and self.mode == "batch-invariant":
+            trial.fail("other_bits", f"a row's bits depend on how many rows there are: {bit_class.by_rows}")
+        elif bit_class.signature != self._wanted.signature:
             trial.fail("other_bits", f"other bits than {self._text}: its program adds or rounds in another order")
 
     def compiled(self, trial: Trial, orders: str) -> None:

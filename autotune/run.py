@@ -479,9 +479,9 @@ class TuningRun:
     def _suggest_smaller(self) -> None:
         """Say once what makes checks in the interpreter quicker, where those that are left will take long."""
         self._checked += 1
-        left = sum(trial.status == "new" for trial in self.trials)
+        open_trials = sum(trial.status == "new" for trial in self.trials)
         seconds = (time.monotonic() - self._ready_at) / self._checked
-        if self._has_suggested or self.options.verify_at is not None or seconds * left < _LONG:
+        if self._has_suggested or self.options.verify_at is not None or seconds * open_trials < _LONG:
             return
         self._has_suggested = True
         names = set().union(*self.problem.configs)
@@ -495,7 +495,7 @@ class TuningRun:
             way_out = f"for a GPU, as with target='cuda:90', {way_out}"
         _log.warning(
             "autotune: %s: the interpreter takes %.1f s for a configuration, about %.0f s for the %d that are left; %s",
-            self.problem.name, seconds, seconds * left, left, way_out,
+            self.problem.name, seconds, seconds * open_trials, open_trials, way_out,
         )  # fmt: skip
 
     def _in_tiles(self, trial: Trial, at: Mapping[str, Any]) -> str:

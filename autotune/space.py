@@ -165,13 +165,13 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
     checked: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    known = [*signature.parameters, *RESERVED, "passes", *LAUNCH_OPTIONS]
+    allowed = [*signature.parameters, *RESERVED, "passes", *LAUNCH_OPTIONS]
     for index, config in enumerate(configs):
         if not isinstance(config, Mapping):
             raise TileError(f"{where}: configuration {index} is {brief(config)}, not a dict")
         for key in config:
-            if not isinstance(key, str) or (key not in known and not takes_any):
-                near = difflib.get_close_matches(str(key), known, n=1)
+            if not isinstance(key, str) or (key not in allowed and not takes_any):
+                near = difflib.get_close_matches(str(key), allowed, n=1)
                 advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(signature.parameters)}"
                 raise TileError(
                     f"{where}: configuration {index} sets {key!r}, which is not a parameter", notes=[advice]
@@ -290,13 +290,13 @@ def dicts(configs: Any) -> Any:
     if callable(configs) or isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
         return configs
     plain = []
-    for each in configs:
-        if hasattr(each, "all_kwargs"):
-            if getattr(each, "pre_hook", None) is not None:
+    for config in configs:
+        if hasattr(config, "all_kwargs"):
+            if getattr(config, "pre_hook", None) is not None:
                 raise TileError(
-                    f"the configuration {each} has a pre_hook, which runs in no other process",
+                    f"the configuration {config} has a pre_hook, which runs in no other process",
                     notes=['if it sets the blocks of descriptors, say descriptors={"a": ("BLOCK_M", "BLOCK_K")}'],
                 )
-            each = each.all_kwargs()
-        plain.append(each)
+            config = config.all_kwargs()
+        plain.append(config)
     return plain

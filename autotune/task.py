@@ -225,14 +225,14 @@ def recall_together(task: TuningTask[R], ranks: Ranks) -> tuple[Agreed, Store | 
         return agreed, None, None
     store = Store(task.root, agreed.key, agreed.limits)
     store.writing = agreed.writes
-    known = None if agreed.always_tune else task.recall(store)
-    places = ranks.exchange("what is remembered", None if known is None else known.best.index)
-    if known is None or any(place is None for place in places):
+    recalled = None if agreed.always_tune else task.recall(store)
+    places = ranks.exchange("what is remembered", None if recalled is None else recalled.best.index)
+    if recalled is None or any(place is None for place in places):
         return agreed, store, None
-    best = known.trials[places[0]]
+    best = recalled.trials[places[0]]
     if not all(ranks.exchange("whether it works", best.ok)):
         return agreed, store, None
-    return agreed, store, known if known.best.index == places[0] else task.with_best(known, best)
+    return agreed, store, recalled if recalled.best.index == places[0] else task.with_best(recalled, best)
 
 
 class Run(Generic[R]):

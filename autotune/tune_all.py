@@ -108,13 +108,13 @@ class _Grouped:
         ]
         for thread in threads:
             thread.start()
-        left = len(threads)
-        while left:  # Thread.join, once interrupted, takes a thread for ended (before Python 3.13)
+        running = len(threads)
+        while running:  # Thread.join, once interrupted, takes a thread for ended (before Python 3.13)
             try:
-                while left:
+                while running:
                     with contextlib.suppress(queue.Empty):
                         self._ended.get(timeout=WAKE_SECONDS)
-                        left -= 1
+                        running -= 1
             except KeyboardInterrupt:
                 self._interrupt()
         if self._interrupted:

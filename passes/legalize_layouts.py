@@ -181,14 +181,14 @@ def _legalize_scan(op: tensor.ScanOp) -> None:
     if not op.reverse:
         if inner == shape and not relaid:
             return
-        made = _scan(builder, op, reshaped(builder, source, inner), axis, relaid)
-        return _replace(op, reshaped(builder, made, shape))
+        scanned = _scan(builder, op, reshaped(builder, source, inner), axis, relaid)
+        return _replace(op, reshaped(builder, scanned, shape))
     # The extents are powers of two: to walk an axis from its end is to invert the bits of its index.
     places = iota(builder, 1, 0, prod(shape))
     mask = (inner[axis] - 1) * prod(inner[axis + 1 :])
     turned = builder.insert(arith.XorOp(places, builder.constant(mask, ScalarType("int32")))).result
-    made = _scan(builder, op, _looked_up(builder, source, turned, inner), axis, relaid)
-    _replace(op, _looked_up(builder, made, turned, shape))
+    scanned = _scan(builder, op, _looked_up(builder, source, turned, inner), axis, relaid)
+    _replace(op, _looked_up(builder, scanned, turned, shape))
 
 
 def _scan(builder: Builder, op: tensor.ScanOp, value: Value, axis: int, relaid: bool) -> Value:

@@ -61,14 +61,14 @@ def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
     """
     loops = [loop for loop in of_kinds(kernel.walk(), scf.ForOp) if len(of_kinds(loop.body, tensor.DotOp)) > 1]
     plain = {each.op for each in product_loops(kernel)} if loops else set()
-    found = [(0, 0)]
+    per_loop = [(0, 0)]
     for loop in loops:
         if loop not in plain and not _computes_with_integers(loop):
             tiles = [value for value in loop.results if sum(size > 1 for size in value.shape) > 1]
             sums = [dot.out for dot in of_kinds(loop.body, tensor.DotOp)]
             in_loop, computed = (sum(map(tensor_bytes, each)) // (4 * kernel.threads) for each in (tiles, sums))
-            found.append((in_loop, computed))
-    return max(found, key=lambda each: each[1])
+            per_loop.append((in_loop, computed))
+    return max(per_loop, key=lambda each: each[1])
 
 
 def _computes_with_integers(loop: scf.ForOp) -> bool:

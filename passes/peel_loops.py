@@ -205,13 +205,13 @@ class _Count:
 
 def _tightest(counts: Iterable[_Count]) -> list[_Count]:
     """Of the counts that differ only in their number, those that leave the fewest iterations without a mask."""
-    found: dict[object, _Count] = {}
+    tightest: dict[object, _Count] = {}
     for each in counts:
         key = (each.ends, frozenset(each.terms), each.divisor)
-        old = found.get(key)
+        old = tightest.get(key)
         if old is None or (each.number < old.number) == each.ends:
-            found[key] = each
-    return list(found.values())
+            tightest[key] = each
+    return list(tightest.values())
 
 
 def _between(counts: list[_Count]) -> float:
@@ -261,14 +261,14 @@ def _divide(
         loop.set_field("lower", [start])
         loop.set_field("inits", head.results)
     if last is not None:
-        rest = loop.clone({})
-        assert isinstance(rest, scf.ForOp)
+        rest_loop = loop.clone({})
+        assert isinstance(rest_loop, scf.ForOp)
         end = split(last)
-        for old, new in zip(loop.results, rest.results, strict=True):
+        for old, new in zip(loop.results, rest_loop.results, strict=True):
             old.replace_with(new)
-        loop.parent.insert(rest, loop.next)
-        rest.set_field("lower", [end])
-        rest.set_field("inits", loop.results)
+        loop.parent.insert(rest_loop, loop.next)
+        rest_loop.set_field("lower", [end])
+        rest_loop.set_field("inits", loop.results)
         loop.set_field("upper", [end])
 
 

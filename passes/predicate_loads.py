@@ -103,17 +103,17 @@ def _sources(load: tile.LoadOp) -> list[Operation] | None:
     """The load and what it needs from its region, in order; None if some of it must not run elsewhere."""
     region = load.parent
     assert region is not None
-    found: set[Operation] = set()
+    sources: set[Operation] = set()
     pending: list[Operation] = [load]
     while pending:
         op = pending.pop()
-        if op.parent is not region or op in found:
+        if op.parent is not region or op in sources:
             continue
         if not _is_movable(op):
             return None
-        found.add(op)
+        sources.add(op)
         pending += [value.op for value in op.operands if value.op is not None]
-    return sorted(found, key=lambda op: op.order)
+    return sorted(sources, key=lambda op: op.order)
 
 
 def _is_movable(op: Operation) -> bool:

@@ -142,14 +142,14 @@ def _rescales_late(found: SoftmaxLoops) -> bool:
 
 
 def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    found = find_tiled_product(launch.body)
-    runs = _certain_turns(launch, [found.op])
-    _move_before(found.op, found.before)
-    found.left.set_attribute("ring", "left")
-    found.right.set_attribute("ring", "right")
-    _divide(found.op, [(0, ops) for ops in _with_product(found)])
-    _name_results(found.after)
-    form = "added" if found.acc_position is not None else "paired" if found.op.unroll == 2 else "fresh"
+    product = find_tiled_product(launch.body)
+    runs = _certain_turns(launch, [product.op])
+    _move_before(product.op, product.before)
+    product.left.set_attribute("ring", "left")
+    product.right.set_attribute("ring", "right")
+    _divide(product.op, [(0, ops) for ops in _with_product(product)])
+    _name_results(product.after)
+    form = "added" if product.acc_position is not None else "paired" if product.op.unroll == 2 else "fresh"
     return gluon.ScheduleOp(form=form, runs=runs)
 
 

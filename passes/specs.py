@@ -60,16 +60,16 @@ def find_pass(name: str) -> type[Pass] | None:
     if name not in PASSES:
         from importlib.metadata import entry_points
 
-        for each in entry_points(group=ENTRY_POINTS, name=name):
+        for entry_point in entry_points(group=ENTRY_POINTS, name=name):
             try:
-                each.load()
+                entry_point.load()
             except (Exception, SystemExit) as error:
                 told = str(error) or repr(error)
                 raise TileError(
-                    f"the pass {name!r} of {each.value} cannot be loaded: {told}", notes=raised_at(error)
+                    f"the pass {name!r} of {entry_point.value} cannot be loaded: {told}", notes=raised_at(error)
                 ) from error
             if name not in PASSES:
-                raise TileError(f"{each.value}, the entry point of the pass {name!r}, defines none of this name")
+                raise TileError(f"{entry_point.value}, the entry point of the pass {name!r}, defines none of this name")
     return PASSES.get(name)
 
 

@@ -51,14 +51,14 @@ class UnrollLoops(Pass):
                         wanted.remove(op)
         if not wanted:
             return
-        left = self.limit
+        allowance = self.limit
         pending = [op for region in reversed(program.root.regions) for op in reversed(region)]
         while pending:
             op = pending.pop()
             if isinstance(op, ForOp) and op in wanted and (indices := _indices(op)) is not None:
                 size = len(indices) * sum(1 for _ in op.body.walk())
-                if size <= left:
-                    left -= size
+                if size <= allowance:
+                    allowance -= size
                     copies = _unroll(op, indices, wanted)
                     pending.extend(reversed(copies))
                     continue

@@ -118,17 +118,17 @@ class CompilePool:
             warm_up_all(min(self._jobs, self._expected), self._jobs, self._backend)
         self._is_warm = True
         while not self._stopping:
-            left = {task.index: task for task in self._next_batch()}
+            pending = {task.index: task for task in self._next_batch()}
             reason = ""
             with _busy_lock:
                 _busy.add(self)
             for _ in range(_TRIES):
-                left = {index: task for index, task in left.items() if index not in self._skipped}
-                if self._stopping or not left:
+                pending = {index: task for index, task in pending.items() if index not in self._skipped}
+                if self._stopping or not pending:
                     break
                 try:
-                    for outcome in compile_all(list(left.values()), self._jobs, self._backend, self._takes):
-                        del left[outcome.index]
+                    for outcome in compile_all(list(pending.values()), self._jobs, self._backend, self._takes):
+                        del pending[outcome.index]
                         self._events.put(("compiled", outcome.index, outcome))
                 except (
                     BaseException
@@ -137,7 +137,7 @@ class CompilePool:
             with _busy_lock:
                 _busy.discard(self)
             if not self._stopping:
-                for index in left.keys() - self._skipped:
+                for index in pending.keys() - self._skipped:
                     self._events.put(("compiled", index, CompileOutcome(index, "crash", reason)))
 
 

@@ -103,10 +103,10 @@ def _same(one: str, other: str) -> bool:
 
 def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Values under other names. TileError if two would have one name."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in config.items():
         new = names.get(name, name)
-        if new in found:
+        if new in values:
             raise TileError(f"two values would be named {new!r}")
-        found[new] = value
-    return found
+        values[new] = value
+    return values

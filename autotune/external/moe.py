@@ -34,25 +34,25 @@ def _read(path: Path) -> ExternalFile:
         if type(problem.get(name)) is not int or problem[name] < 1:
             raise damaged(path, name, f"the file's name says {problem.get(name)!r}, no whole number from 1 on")
     gpu = problem.pop("device_name", "")
-    entries, rest = [], {}
+    entries, spoken = [], {}
     for key, value in json_object(path).items():
         if key == _SPOKEN:
-            rest[key] = value
+            spoken[key] = value
             continue
         number = whole_number(path, key, key)
         entries.append(ExternalEntry({"M": number, **problem}, config_at(path, key, value), "nearest"))
-    return ExternalFile("moe", "fused_moe", gpu, tuple(entries), rest={**rest, "stem": path.stem})
+    return ExternalFile("moe", "fused_moe", gpu, tuple(entries), rest={**spoken, "stem": path.stem})
 
 
 def _write(file: ExternalFile) -> bytes:
     written: dict[str, Any] = {name: value for name, value in file.rest.items() if name == _SPOKEN}
-    for each in file.entries:
-        if each.rule == "any":
+    for entry in file.entries:
+        if entry.rule == "any":
             raise TileError("vLLM's and SGLang's files have no configuration for any M; leave the default out")
-        key = str(each.arguments["M"])
+        key = str(entry.arguments["M"])
         if key in written:
             raise TileError(f"vLLM's and SGLang's files have one configuration for M={key}; {file.kernel} has several")
-        written[key] = each.config
+        written[key] = entry.config
     return (json.dumps(written, indent=4, allow_nan=False) + "\n").encode()
 
 

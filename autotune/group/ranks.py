@@ -201,13 +201,13 @@ def process_group(group: Group, values: Mapping[str, Any]) -> Any:
             "autotune: group=... is for processes of torch.distributed",
             notes=["call torch.distributed.init_process_group first"],
         )
-    found = dist.group.WORLD if group is True else group
-    if not isinstance(found, dist.ProcessGroup):
+    resolved = dist.group.WORLD if group is True else group
+    if not isinstance(resolved, dist.ProcessGroup):
         raise TileError(
             f"autotune: group is {group!r}, of which this process is no member",
             notes=["it is True, a torch.distributed.ProcessGroup, or a function of the arguments that returns one"],
         )
-    return found if dist.get_world_size(found) > 1 else None
+    return resolved if dist.get_world_size(resolved) > 1 else None
 
 
 def _is_of_others(group: Group) -> bool:

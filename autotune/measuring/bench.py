@@ -168,14 +168,14 @@ class Bench:
 
     def _doubts(self, job: Job, launch: Callable[..., Any]) -> dict[str, str]:
         """On which further inputs the outputs are wrong, and how."""
-        found = {}
+        doubts = {}
         for each in self.further:
             verdict = check_outputs(
                 self._call(job, launch, copies(each.inputs), each.inputs), each.candidates, self.policy.tolerance
             )
             if "status" in verdict:
-                found[each.name] = verdict["message"]
-        return found
+                doubts[each.name] = verdict["message"]
+        return doubts
 
     def _bits(self, job: Job, launch: Callable[..., Any], ran: KernelOutputs) -> str:
         """The bits of a kernel's outputs: for the inputs, of which `ran` has the first outputs, and for worse ones."""

@@ -217,12 +217,12 @@ class BenchPool:
         """The final round. A job that ends the process there is left out, and the round starts again."""
         assert self._session is not None
         failures: dict[str, Any] = {}
-        left = list(jobs)
-        while left:
-            running = left[0].index
+        racing = list(jobs)
+        while racing:
+            running = racing[0].index
             try:
                 worker = self._prepared(number, device)
-                message = {"do": "final", "jobs": [asdict(job) for job in left], **_for_triton()}
+                message = {"do": "final", "jobs": [asdict(job) for job in racing], **_for_triton()}
                 answer = worker.ask(message, self._session.timeout)
                 while "begins" in answer:
                     running = answer["begins"]
@@ -236,7 +236,7 @@ class BenchPool:
             if any(failure.pop("sticky", False) for failure in answer["failures"].values()):
                 self._drop(number)
             failures.update(answer["failures"])
-            left = [job for job in left if str(job.index) not in failures]
+            racing = [job for job in racing if str(job.index) not in failures]
             if answer["rounds"] or not answer["failures"]:
                 return {**answer, "failures": failures}
         return {"rounds": {}, "failures": failures}

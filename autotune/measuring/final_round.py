@@ -52,7 +52,7 @@ def race(
     whatever power each draws. Where lasting load lowers the clock, those close to the leader go on with turns that are
     long enough for it to settle for each, of which only the second halves count. `begins` is told what runs.
     """
-    left = settle if settle is not None else rep * (_SETTLE if on_gpu else _SETTLE_ELSEWHERE)
+    milliseconds_left = settle if settle is not None else rep * (_SETTLE if on_gpu else _SETTLE_ELSEWHERE)
     rounds: Rounds = {racer.name: [] for racer in racers}
     lasting: Rounds = {}
 
@@ -78,9 +78,9 @@ def race(
     lasting.update({racer.name: [] for racer in close})
     turns(close, _LASTING_ROUNDS, _LASTING_MS, lasting)
     if close:
-        _settle_ties(close, lasting, _LASTING_MS, begins, left, half=True)
+        _settle_ties(close, lasting, _LASTING_MS, begins, milliseconds_left, half=True)
     else:
-        _settle_ties(racers, rounds, rep / _SHORTER, begins, left)
+        _settle_ties(racers, rounds, rep / _SHORTER, begins, milliseconds_left)
     return rounds, lasting
 
 
@@ -89,13 +89,13 @@ def _settle_ties(
     rounds: Rounds,
     milliseconds: float,
     begins: Callable[[str], None],
-    left: float,
+    milliseconds_left: float,
     half: bool = False,
 ) -> None:
     """Further rounds of those on which it depends which of the racers is the first that ties with the fastest, until
-    that is known or no time is `left`."""
+    that is known or no time is `milliseconds_left`."""
     by_name, number = {racer.name: racer for racer in racers}, 0
-    while left > 0:
+    while milliseconds_left > 0:
         racing = open_ties(list(by_name), rounds, _LASTING_ROUNDS if half else _ROUNDS)
         if not racing:
             return
@@ -104,9 +104,9 @@ def _settle_ties(
                 begins(name)
                 samples = by_name[name].prepared.sample(milliseconds, by_name[name].quick)
                 rounds[name].append(samples[len(samples) // 2 :] if half else samples)
-                left -= milliseconds
+                milliseconds_left -= milliseconds
             number += 1
-            if left <= 0:
+            if milliseconds_left <= 0:
                 break
 
 

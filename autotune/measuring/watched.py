@@ -67,14 +67,14 @@ def plain_tensors(returned: Any) -> list[Any]:
     """The tensors of what a function returned. TileError for a subclass of torch.Tensor."""
     import torch
 
-    found = tensors(returned)
-    for tensor in found:
+    returned_tensors = tensors(returned)
+    for tensor in returned_tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise TileError(
                 f"it returns {type(tensor).__module__}.{type(tensor).__qualname__}, which is no plain torch.Tensor: "
                 "its value may be computed only when it is looked at"
             )
-    return found
+    return returned_tensors
 
 
 def spoil_free_memory(like: Any) -> None:
@@ -165,13 +165,13 @@ class Guard:
 
     def meddled(self) -> list[str]:
         """What has been replaced since, by name. It is put back."""
-        found = []
+        replaced = []
         for owner, name, original in self._known:
             if vars(owner).get(name) is not original:
-                found.append(f"{owner.__name__}.{name}")
+                replaced.append(f"{owner.__name__}.{name}")
                 with contextlib.suppress(AttributeError, TypeError):
                     delattr(owner, name) if original is None else setattr(owner, name, original)
-        return found
+        return replaced
 
 
 def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:

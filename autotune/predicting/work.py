@@ -196,14 +196,14 @@ class _Reader:
         nested = any(isinstance(op, (scf.ForOp, scf.IfOp, scf.WhileOp)) for op in loop.body.walk())
         if nested or loop.unroll or trips <= 1 or stages > 64:
             stages = 1
-        found = Loop(max(1, stages), trips, times=times)
+        work_of_loop = Loop(max(1, stages), trips, times=times)
         for op in children:
             if isinstance(op, tile.GemmOp):
                 dot = self.dot_of(op, times * trips)
-                self.operand(op.a, dot, loop, found, is_turned=op.trans_a)
-                self.operand(op.b, dot, loop, found, is_turned=False)
-        if found.staged or found.held or stages > 1 or trips > 1 and any(map(_loads, children)):
-            self.work.loops.append(found)
+                self.operand(op.a, dot, loop, work_of_loop, is_turned=op.trans_a)
+                self.operand(op.b, dot, loop, work_of_loop, is_turned=False)
+        if work_of_loop.staged or work_of_loop.held or stages > 1 or trips > 1 and any(map(_loads, children)):
+            self.work.loops.append(work_of_loop)
 
     def dot_of(self, op: tile.GemmOp, times: float) -> Dot:
         m, n = tile.buffer_type(op.c).static_shape[-2:]

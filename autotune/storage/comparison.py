@@ -92,13 +92,13 @@ def compare_entries(entries: Sequence[CacheEntry]) -> ConfigComparison:
 
 def _times(entry: CacheEntry) -> dict[str, tuple[Mapping[str, Any], float]]:
     """Configurations that work, by canonical text, and their milliseconds."""
-    found = {}
+    times = {}
     for key, record in entry.trials().items():
         config, latency = record.get("config"), record.get("latency")
         works = record["status"] == "ok" and isinstance(config, Mapping)
         if works and isinstance(config, Mapping) and isinstance(latency, (int, float)) and latency > 0:
-            found[key] = (config, float(latency))
-    return found
+            times[key] = (config, float(latency))
+    return times
 
 
 def _labels(entries: Sequence[CacheEntry]) -> list[str]:
@@ -116,13 +116,13 @@ def _labels(entries: Sequence[CacheEntry]) -> list[str]:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            found.update(_flat(value, f"{prefix}{name}."))
+            texts.update(_flat(value, f"{prefix}{name}."))
         else:
-            found[prefix + name] = str(value)
-    return found
+            texts[prefix + name] = str(value)
+    return texts
 
 
 def _label(fields: Mapping[str, str], names: Sequence[str]) -> str:

@@ -173,13 +173,13 @@ def _free_values(function: FunctionType) -> Iterator[tuple[str, Any]]:
     names: set[str] = set()
     for code in _codes(function.__code__):
         names.update(code.co_names)
-    found = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
+    values = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            found[name] = cell.cell_contents
+            values[name] = cell.cell_contents
         except ValueError:  # not assigned yet
-            found[name] = None
-    for name, value in found.items():
+            values[name] = None
+    for name, value in values.items():
         if isinstance(value, ModuleType) and not _is_library(value.__name__):
             for part in names & vars(value).keys():
                 yield f"{name}.{part}", vars(value)[part]

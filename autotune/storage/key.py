@@ -118,14 +118,14 @@ def environment(target: Any, measured: bool, device: int | None = None) -> dict[
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Fields that differ, with both values; fields of fields as `arguments.M`."""
-    found: dict[str, tuple[Any, Any]] = {}
+    pairs: dict[str, tuple[Any, Any]] = {}
     for name in dict.fromkeys([*wanted, *stored]):
         old, new = stored.get(name), wanted.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found.update({f"{name}.{inner}": pair for inner, pair in differences(old, new).items()})
+            pairs.update({f"{name}.{inner}": pair for inner, pair in differences(old, new).items()})
         elif json.dumps(old) != json.dumps(new):
-            found[name] = (old, new)
-    return found
+            pairs[name] = (old, new)
+    return pairs
 
 
 def difference_lines(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

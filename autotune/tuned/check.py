@@ -40,16 +40,16 @@ def check(path: Path, function: AutotunedFunction | None = None, allow_stale: bo
         file = parse(content)
     except (OSError, *strict_json.NONSENSE) as error:
         return [FileProblem(path, "error", str(error))]
-    found = [FileProblem(path, "error", f"the name {name!r} comes twice in one object") for name in repeated]
-    found += [FileProblem(path, "error", message) for message in file.problems]
-    found += [FileProblem(path, "error", message) for message in _errors(path, file, function)]
-    found += [FileProblem(path, "warning", message) for message in _warnings(file, function)]
+    problems = [FileProblem(path, "error", f"the name {name!r} comes twice in one object") for name in repeated]
+    problems += [FileProblem(path, "error", message) for message in file.problems]
+    problems += [FileProblem(path, "error", message) for message in _errors(path, file, function)]
+    problems += [FileProblem(path, "warning", message) for message in _warnings(file, function)]
     stale = 0 if function is None else _stale(file, function)
     if stale:
         text = f"{stale} of {len(file.entries)} entries are for another source of {file.function}: they are not used"
         useless = stale == len(file.entries) and not allow_stale
-        found.append(FileProblem(path, "error" if useless else "warning", text))
-    return found
+        problems.append(FileProblem(path, "error" if useless else "warning", text))
+    return problems
 
 
 def _stale(file: TunedFile, function: AutotunedFunction) -> int:

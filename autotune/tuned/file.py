@@ -186,15 +186,15 @@ def write(path: Path, file: TunedFile) -> None:
 
 def files_in(places: Sequence[Path]) -> list[Path]:
     """The tuned-config files that are named, or lie in folders that are. TileError for what is not there."""
-    found: list[Path] = []
+    files: list[Path] = []
     for place in places:
         if place.is_dir():
-            found += sorted(each for each in place.glob("*.json") if not each.name.startswith("."))
+            files += sorted(each for each in place.glob("*.json") if not each.name.startswith("."))
         elif place.is_file():
-            found.append(place)
+            files.append(place)
         else:
             raise TileError(f"there is no file or folder {place}")
-    return found
+    return files
 
 
 def most_common(file: TunedFile) -> Default | None:

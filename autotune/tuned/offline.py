@@ -198,15 +198,15 @@ class _Job:
         """The entry for a call's arguments and this GPU; where nothing is measured, any GPU's."""
         texts: dict[frozenset[str], str] = {}
         matching = []
-        for each in file.entries:
-            names = frozenset(each.config)
+        for entry in file.entries:
+            names = frozenset(entry.config)
             if names not in texts:
                 texts[names] = as_text(self.arguments(call, names))
-            if as_text(each.arguments) == texts[names]:
-                matching.append(each)
+            if as_text(entry.arguments) == texts[names]:
+                matching.append(entry)
         if not self.measures:
-            return min(matching, key=lambda each: (not each.measured, each.latency_ms), default=None)
-        return next((each for each in matching if each.gpu in (self.gpu, "")), None)
+            return min(matching, key=lambda entry: (not entry.measured, entry.latency_ms), default=None)
+        return next((entry for entry in matching if entry.gpu in (self.gpu, "")), None)
 
     def tune(self, todo: Sequence[_Call]) -> bool:
         """Tune and save call by call. Returns whether that was interrupted."""

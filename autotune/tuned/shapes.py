@@ -115,13 +115,13 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
     name = name.strip()
     if not sign or not name.isidentifier() or not values.strip():
         raise TileError(f"{text!r} is not name=values", notes=[f"write {_FORMS}"])
-    found: list[Any] = []
+    listed: list[Any] = []
     for part in _parts(values):
         matched = _RANGE.fullmatch(part)
         if not part.strip() or matched is None and _LIKE_A_RANGE.match(part):
             raise TileError(f"{text!r} is no list of values", notes=[f"write {_FORMS}"])
-        found += [parse_value(part)] if matched is None else _range(text, matched)
-    return name, found
+        listed += [parse_value(part)] if matched is None else _range(text, matched)
+    return name, listed
 
 
 def _parts(text: str) -> list[str]:
@@ -150,10 +150,10 @@ def product(shapes: Sequence[Mapping[str, Any]], ranges: Mapping[str, Sequence[A
     if twice:
         raise TileError(f"{twice[0]} comes both from a file of shapes and from -D")
     combinations = [dict(zip(ranges, values)) for values in itertools.product(*ranges.values())]
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for shape in shapes or [{}]:
         for each in combinations:
             call = {**shape, **each}
-            if call not in found:
-                found.append(call)
-    return found
+            if call not in calls:
+                calls.append(call)
+    return calls

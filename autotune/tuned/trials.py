@@ -49,13 +49,13 @@ def record(path: Path, entry: TunedEntry, trials: Sequence[Trial]) -> None:
 
 
 def _json(config: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name, value in config.items():
         try:
-            found[name] = as_json(value)
+            values[name] = as_json(value)
         except TileError:
-            found[name] = strict_json.plain(value)
-    return found
+            values[name] = strict_json.plain(value)
+    return values
 
 
 def join(sources: Sequence[Path], into: Path) -> None:

@@ -103,13 +103,13 @@ def _threads(root: Operation) -> list[Any]:
 
 def _extents(root: Operation, all_of_them: bool) -> list[Any]:
     """Where sums are cut: the K of products, and how often loops run; with `all_of_them` whole tiles."""
-    found: list[Any] = []
+    extents: list[Any] = []
     for op in root.walk():
         if isinstance(op, tensor.DotOp):
-            found.append((op.a.shape, op.b.shape) if all_of_them else op.a.shape[1])
+            extents.append((op.a.shape, op.b.shape) if all_of_them else op.a.shape[1])
         elif isinstance(op, scf.ForOp):
-            found.append([constant_of(each) for each in (op.lower, op.upper, op.step)])
-    return found
+            extents.append([constant_of(each) for each in (op.lower, op.upper, op.step)])
+    return extents
 
 
 @dataclass
@@ -364,13 +364,13 @@ def _trips(op: scf.ForOp) -> Any:
 
 def _shapes(op: Operation) -> list[Any]:
     """Along what extents a loop's tiles are reduced or multiplied."""
-    found: list[Any] = []
+    shapes: list[Any] = []
     for each in op.walk():
         if isinstance(each, tensor.DotOp):
-            found.append(each.a.shape[1])
+            shapes.append(each.a.shape[1])
         elif isinstance(each, (tensor.ReduceOp, tensor.ScanOp)):
-            found.append(each.source.shape[each.axis])
-    return found
+            shapes.append(each.source.shape[each.axis])
+    return shapes
 
 
 def _advance(value: Value, index: Value) -> tuple[int, int] | None:

@@ -125,14 +125,14 @@ def of_rows(inputs: Sequence[Any], shapes: Sequence[Sequence[int] | None]) -> li
     import torch
 
     resized: list[Any] = []
-    for each, shape in zip(inputs, shapes, strict=True):
+    for tensor, shape in zip(inputs, shapes, strict=True):
         if shape is not None:
-            for axis, (size, wanted) in enumerate(zip(each.shape, shape, strict=True)):
+            for axis, (size, wanted) in enumerate(zip(tensor.shape, shape, strict=True)):
                 if size != wanted and size:
-                    index = torch.arange(wanted, device=each.device) % size
-                    each = each.view(torch.uint8) if each.element_size() == 1 else each
-                    each = each.index_select(axis, index).view(inputs[len(resized)].dtype)
-        resized.append(each)
+                    index = torch.arange(wanted, device=tensor.device) % size
+                    tensor = tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+                    tensor = tensor.index_select(axis, index).view(inputs[len(resized)].dtype)
+        resized.append(tensor)
     return resized
 
 

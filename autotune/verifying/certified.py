@@ -28,13 +28,13 @@ def certified(
         if certificate_of(best) is None:
             best.certificate = _made(best, timeout)
         best.certificate = ranks.exchange("the winner's certificate", best.certificate)[0]
-        found = certificate_of(best)
-        if found is None or found.ok:
+        certificate = certificate_of(best)
+        if certificate is None or certificate.ok:
             return best
         for trial in trials:
             if trial.ok and (trial is best or (trial.source_hash and trial.source_hash == best.source_hash)):
                 trial.certificate = best.certificate
-                trial.fail("disproved", found.reason)
+                trial.fail("disproved", certificate.reason)
     return None
 
 
@@ -60,14 +60,14 @@ def parsed(data: Mapping[str, Any] | None, source_hash: str) -> Certificate | No
     from tiledsl.certificate import Certificate
 
     try:
-        found = Certificate.from_data(data)
+        certificate = Certificate.from_data(data)
     except TileError as error:
         _log.warning("autotune: a stored certificate is ignored: %s", error.message)
         return None
-    if found.source != source_hash:
-        _log.warning("autotune: a stored certificate of %s is ignored: its source is another one", found.kernel)
+    if certificate.source != source_hash:
+        _log.warning("autotune: a stored certificate of %s is ignored: its source is another one", certificate.kernel)
         return None
-    return found
+    return certificate
 
 
 def attach(kernel: Kernel, data: Mapping[str, Any] | None, source_hash: str) -> None:

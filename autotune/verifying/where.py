@@ -17,13 +17,13 @@ def tiles_of(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     Tiles that are stored along computed indices have their index's extent."""
     root = values_of(kernel)
     names = dict(zip(root.body.args, root.parameters))
-    found: dict[str, tuple[int, ...]] = {}
+    tiles: dict[str, tuple[int, ...]] = {}
     for op in root.walk():
         if isinstance(op, (tile.StoreOp, tile.AtomicOp)) and op.buffer in names:
             extents = tuple(max(each.shape, default=1) for each in op.indices)
             name = names[op.buffer]
-            found[name] = max(found.get(name, ()), extents)
-    return found
+            tiles[name] = max(tiles.get(name, ()), extents)
+    return tiles
 
 
 def tile_at(extents: Sequence[int], place: Sequence[int]) -> str:

@@ -219,13 +219,13 @@ def rescale_lazily(loops: Sequence[scf.ForOp]) -> bool:
     possible."""
     for position in range(len(loops[0].inits)):
         try:
-            each = [_Dependence(loop, position) for loop in loops]
+            dependences = [_Dependence(loop, position) for loop in loops]
         except _Other:
             continue
         maximum = loops[0].inits[position]
-        same = all((one.power, one.sums) == (each[0].power, each[0].sums) for one in each)
-        if same and all(_row_shape(loops[0].inits[n], maximum) is not None for n in each[0].sums):
-            _Lazily(loops, each, position).run()
+        same = all((one.power, one.sums) == (dependences[0].power, dependences[0].sums) for one in dependences)
+        if same and all(_row_shape(loops[0].inits[n], maximum) is not None for n in dependences[0].sums):
+            _Lazily(loops, dependences, position).run()
             return True
     return False
 
@@ -249,13 +249,13 @@ class _Lazily:
 
     def run(self) -> None:
         maximum = self.loops[0].inits[self.position]
-        made: scf.ForOp | None = None
+        last: scf.ForOp | None = None
         for loop, dependence in zip(self.loops, self.each, strict=True):
-            inits = [*loop.inits, maximum] if made is None else list(made.results)
+            inits = [*loop.inits, maximum] if last is None else list(last.results)
             self._move_reference(loop, dependence)
-            made = self._with_maximum(loop, inits)
-        assert made is not None
-        self._finish(self.loops[-1], made)
+            last = self._with_maximum(loop, inits)
+        assert last is not None
+        self._finish(self.loops[-1], last)
         for loop in reversed(self.loops):
             loop.erase()
 
@@ -310,13 +310,13 @@ def _reshaped(at: Builder, factor: Value, like: Value) -> Value:
     return at.insert(tensor.ReshapeOp(factor, result_types=[TensorType(shape, factor.dtype)])).out
 
 
-def name_rescaling(found: SoftmaxLoops, skip: bool) -> None:
+def name_rescaling(softmax: SoftmaxLoops, skip: bool) -> None:
     """Turn the multiplication of an accumulator by one value for each row into gluon.rescale, where the loop allows it.
 
     The loop must do nothing else to the accumulator. `skip`: a warp whose factors are all 1 may skip the
     multiplication.
     """
-    for loop in found.loops:
+    for loop in softmax.loops:
         op = loop.rescale[0] if len(loop.rescale) == 1 else None
         accumulator = loop.op.body.args[1 + loop.acc_position]
         if not isinstance(op, arith.MulOp) or op.lhs is op.rhs:

@@ -37,19 +37,19 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     order = [axis for axis, index in enumerate(indices) if index is not growing]
     others = _product(host, [launch.grid[axis] for axis in order])
     if growing is None:
-        blocks, rest = others, inside.insert(gluon.WorkItemOp(others, names=["item"])).out
+        blocks, remaining = others, inside.insert(gluon.WorkItemOp(others, names=["item"])).out
     else:
         extent = launch.grid[indices.index(growing)]
         blocks = insert_or_fold(host, arith.MulOp(extent, others))
         balanced = inside.insert(gluon.LongestFirstOp(extent, others, names=[growing.name, "rest"]))
         growing.replace_with(balanced.index)
-        rest = balanced.rest
+        remaining = balanced.rest
     for axis in order:
-        index, place = indices[axis], rest
+        index, place = indices[axis], remaining
         if axis != order[-1]:
-            place = insert_or_fold(inside, arith.TruncModOp(rest, launch.grid[axis]))
-            rest = insert_or_fold(inside, arith.TruncDivOp(rest, launch.grid[axis]))
-        place.name = place.name if place is rest and place.name else index.name
+            place = insert_or_fold(inside, arith.TruncModOp(remaining, launch.grid[axis]))
+            remaining = insert_or_fold(inside, arith.TruncDivOp(remaining, launch.grid[axis]))
+        place.name = place.name if place is remaining and place.name else index.name
         index.replace_with(place)
     launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
 
@@ -85,14 +85,14 @@ def _direction(value: Value, directions: dict[Value, int | None]) -> int | None:
     return directions[value]
 
 
-def _combined(op: Operation, each: Sequence[int | None]) -> int | None:
-    if None in each or not isinstance(op, (arith.BinaryOp, arith.NegOp, arith.CastOp)):
+def _combined(op: Operation, numbers: Sequence[int | None]) -> int | None:
+    if None in numbers or not isinstance(op, (arith.BinaryOp, arith.NegOp, arith.CastOp)):
         return None
     if isinstance(op, arith.CastOp):
-        return each[0]
+        return numbers[0]
     if isinstance(op, arith.NegOp):
-        return -each[0] if each[0] else each[0]
-    a, b = each
+        return -numbers[0] if numbers[0] else numbers[0]
+    a, b = numbers
     if isinstance(op, arith.SubOp):
         b = -b if b else b
     elif isinstance(op, (arith.MulOp, arith.FloorDivOp, arith.TruncDivOp)):

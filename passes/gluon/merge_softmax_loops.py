@@ -229,16 +229,16 @@ class _Merge:
 
     def _is_other(self, at: Builder, reached: Sequence[Value]) -> Value:
         """Whether an iteration belongs to a loop that differs from the plain one."""
-        found: Value | None = None
+        condition: Value | None = None
         for number in sorted(self.others):
             inside = reached[number - 1] if number else None
             if number < len(reached):
                 before = at.insert(arith.NotOp(reached[number])).result
                 inside = before if inside is None else at.insert(arith.AndOp(inside, before)).result
             assert inside is not None
-            found = inside if found is None else at.insert(arith.OrOp(found, inside)).result
-        assert found is not None
-        return found
+            condition = inside if condition is None else at.insert(arith.OrOp(condition, inside)).result
+        assert condition is not None
+        return condition
 
     def _choose(self, at: Builder, mapping: dict[Value, Value], condition: Value) -> Value:
         """The differing value, as the loop to which the iteration belongs computes it."""

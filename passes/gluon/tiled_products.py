@@ -16,14 +16,14 @@ def widen_columns(body: Region) -> None:
 
     What is left of one dimension has a value for each row.
     """
-    known: dict[Value, Value] = {}
+    widened: dict[Value, Value] = {}
     for op in list(body.walk()):
         if isinstance(op, tensor.ReshapeOp) and len(op.source.shape) == 1 and op.out.shape[:1] == (1,):
-            wide = _as_row(op.source, known)
+            wide = _as_row(op.source, widened)
             if wide is not None:
                 op.out.replace_with(wide)
                 op.erase()
-    for value in reversed(known):
+    for value in reversed(widened):
         if value.op is not None and not value.op.is_used:
             value.op.erase()
 

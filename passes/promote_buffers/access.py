@@ -315,13 +315,13 @@ def _store(builder: Builder, old: Value, value: Value, indices: Sequence[Value],
     if _extra_axes([value, mask, *general], [index.axis for index in kinds]):
         return _scatter(builder, old, value, kinds, mask)
 
-    def spread(each: Value) -> Value:
+    def spread(value: Value) -> Value:
         """Over the buffer's dimensions; anything outside of slices."""
-        each = _laid_out(builder, each, kinds)
+        value = _laid_out(builder, value, kinds)
         for dim, index in enumerate(kinds):
             if index.kind in ("slice", "strided"):
-                each = _spread(builder, each, dim, shape[dim], index)
-        return each
+                value = _spread(builder, value, dim, shape[dim], index)
+        return value
 
     condition: Value | None = None
     for dim, index in enumerate(kinds):
@@ -414,14 +414,14 @@ def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index],
     sizes = {axis: max(each.shape[axis] for each in involved if each is not None and each.shape) for axis in extra}
     count = prod(sizes.values())
 
-    def lay_out(each: Value) -> Value:
+    def lay_out(value: Value) -> Value:
         """Over the buffer's dimensions and then one of all extra points; 1 where it does not vary."""
-        if not each.shape:
-            return each
-        full = tuple(sizes.get(axis, size) for axis, size in enumerate(each.shape))
-        if any(each.shape[axis] > 1 for axis in extra):
-            each = broadcast(builder, each, full)
-        arranged = _arranged(builder, each, axes, extra)
+        if not value.shape:
+            return value
+        full = tuple(sizes.get(axis, size) for axis, size in enumerate(value.shape))
+        if any(value.shape[axis] > 1 for axis in extra):
+            value = broadcast(builder, value, full)
+        arranged = _arranged(builder, value, axes, extra)
         dims = iter(arranged.shape)
         return reshaped(
             builder, arranged, (*(next(dims) if index.kind == "identity" else 1 for index in kinds), arranged.shape[-1])

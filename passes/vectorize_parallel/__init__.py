@@ -173,14 +173,14 @@ class _Vectorizer:
         elif isinstance(op, arith.Elementwise):
             shape = broadcast_shapes(*(value.shape for value in values))
             assert shape is not None, f"{op.name}: the operands' shapes do not go together"
-            made = type(op)(
+            copy = type(op)(
                 *([values] if isinstance(op, arith.MathOp) else values),
                 result_types=[with_shape(shape, op.result.dtype)],
                 loc=op.loc,
                 names=[op.result.name],
                 **op.attributes,
             )
-            self.map[op.result] = builder.insert(made).result
+            self.map[op.result] = builder.insert(copy).result
         elif isinstance(op, tile.AssertOp):
             condition = values[0]
             if mask is not None:
@@ -209,14 +209,14 @@ class _Vectorizer:
             return
         regions = []
         for inner in op.regions:
-            made = Region()
-            branch = Builder(made, loc=op.loc)
+            region = Region()
+            branch = Builder(region, loc=op.loc)
             self._body(inner, branch, mask)
             values = [
                 self._spread(branch, value, self.variance.of(out))
                 for out, value in zip(op.results, inner.terminator.operands, strict=True)
             ]
-            regions.append(scf.yielding(made, values))
+            regions.append(scf.yielding(region, values))
         types = [value.type for value in regions[0].terminator.operands]
         copy = builder.insert(scf.IfOp(condition, result_types=types, regions=regions, loc=op.loc))
         self._results(op, copy)

@@ -47,14 +47,14 @@ def _constant_axes(buffer: Value, ops: Sequence[Operation]) -> list[int]:
 
 def _split(alloc: tile.AllocOp, ops: Sequence[Operation], axes: Sequence[int]) -> None:
     type = tile.buffer_type(alloc.out)
-    rest = BufferType(tuple(n for axis, n in enumerate(type.static_shape) if axis not in axes), type.dtype, "local")
+    local = BufferType(tuple(n for axis, n in enumerate(type.static_shape) if axis not in axes), type.dtype, "local")
     parts: dict[tuple[object, ...], Value] = {}
     builder = Builder.at(alloc)
     for op in ops:
         if isinstance(op, _ACCESSES):
             place = tuple(constant_of(op.indices[axis]) for axis in axes)
             if place not in parts:
-                made = tile.AllocOp(result_types=[rest], names=[alloc.out.name], loc=alloc.loc)
+                made = tile.AllocOp(result_types=[local], names=[alloc.out.name], loc=alloc.loc)
                 parts[place] = builder.insert(made).out
     for op in ops:
         here = Builder.at(op)
@@ -70,7 +70,7 @@ def _split(alloc: tile.AllocOp, ops: Sequence[Operation], axes: Sequence[int]) -
             number = constant_of(op.value)
             assert number is not None, "a fill is of a number"
             for part in parts.values():
-                value = here.constant(arith.as_constant(number, type.dtype), with_shape(rest.static_shape, type.dtype))
-                here.insert(tile.WriteOp(value, part, loc=op.loc) if rest.shape else tile.StoreOp(value, part, []))
+                value = here.constant(arith.as_constant(number, type.dtype), with_shape(local.static_shape, type.dtype))
+                here.insert(tile.WriteOp(value, part, loc=op.loc) if local.shape else tile.StoreOp(value, part, []))
         op.erase()
     alloc.erase()

@@ -155,15 +155,15 @@ class Block:
         value, count = self._mapped(op.value), prod(self.extents)
         group = min(op.group, count)
         if not self.variance.of(op.value) & self.variance.threads:
-            rest = value.shape
-            wide = broadcast(builder, reshaped(builder, value, (1, *rest)), (group, *rest))
+            inner_shape = value.shape
+            wide = broadcast(builder, reshaped(builder, value, (1, *inner_shape)), (group, *inner_shape))
             return reduced(builder, wide, op.kind, 0)
-        rest = value.shape[len(self.extents) :]
-        groups, axis = self._groups(builder, value, group, rest)
+        inner_shape = value.shape[len(self.extents) :]
+        groups, axis = self._groups(builder, value, group, inner_shape)
         made = reduced(builder, groups, op.kind, axis, keep=True)
         if group == count:
-            return reshaped(builder, made, (1,) * len(self.extents) + rest if prod(rest) > 1 else ())
-        return reshaped(builder, broadcast(builder, made, groups.shape), (*self.extents, *rest))
+            return reshaped(builder, made, (1,) * len(self.extents) + inner_shape if prod(inner_shape) > 1 else ())
+        return reshaped(builder, broadcast(builder, made, groups.shape), (*self.extents, *inner_shape))
 
     def _groups(self, builder: Builder, value: Value, group: int, rest: Shape) -> tuple[Value, int]:
         """A value of all threads with a dimension for the threads of a group, and which one that is."""

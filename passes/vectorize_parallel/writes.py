@@ -276,13 +276,13 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
 
 def _multiples(index: Value) -> dict[int, int] | None:
     """Of an index that is a scalar plus multiples of the point's indices: the factors, by dimension; else None."""
-    made: dict[int, int] = {}
+    multiples: dict[int, int] = {}
     for factors, coefficient in linear_form(index).split()[1].terms.items():
         iota = factors[0].op
         if len(factors) > 1 or not isinstance(iota, tensor.IotaOp):
             return None
-        made[iota.axis] = made.get(iota.axis, 0) + coefficient
-    return made
+        multiples[iota.axis] = multiples.get(iota.axis, 0) + coefficient
+    return multiples
 
 
 def one_element(builder: Builder, value: Value, place: Shape, mask: Value | None) -> tuple[Value, Value | None]:

@@ -151,10 +151,10 @@ def form_interval(
     """The least and the greatest value of a sum, whose terms that are placed stay together within the limits."""
     ends: list[tuple[Factors, int, Interval]] = [((), 1, Interval(0, form.slack))]
     for factors, coefficient in form.terms.items():
-        each = Interval(coefficient, coefficient)
+        interval = Interval(coefficient, coefficient)
         for value in factors:
-            each = _hull(a * b for a in each for b in ranges.of(value))
-        ends.append((factors, coefficient, each))
+            interval = _hull(a * b for a in interval for b in ranges.of(value))
+        ends.append((factors, coefficient, interval))
     whole = _total(ends)
     if limits.lo <= whole.lo and whole.hi <= limits.hi:
         return whole

@@ -115,18 +115,18 @@ class _DigitReader(Reader):
         ends = self._bounds(form)
         if divisor < 1 or ends is None or ends[0] < 0:
             return None
-        whole, rest = LinearForm(), constant_form(form.constant % divisor)
+        whole, remainder = LinearForm(), constant_form(form.constant % divisor)
         whole.add((), form.constant // divisor)
         for factors, coefficient in form.terms.items():
             if factors and coefficient % divisor:
-                rest.add(factors, coefficient)
+                remainder.add(factors, coefficient)
             elif factors:
                 whole.add(factors, coefficient // divisor)
-        ends = self._bounds(rest)
+        ends = self._bounds(remainder)
         assert ends is not None
         if ends[0] >= 0 and ends[1] < divisor:
-            return whole if quotient else rest
-        for factors, coefficient in rest.terms.items():
+            return whole if quotient else remainder
+        for factors, coefficient in remainder.terms.items():
             if factors and factors[0] in self.known and divisor % coefficient == 0:
                 axis, unit, size = self.known[factors[0]]
                 if size * abs(coefficient) > divisor:

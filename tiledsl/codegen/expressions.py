@@ -384,17 +384,17 @@ def _is_made_wide(number: bool | int | float, dtype: str) -> bool:
 def _inserted(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | None:
     """The subscript that turns one shape into the other by inserting dimensions of 1, or None."""
     places: list[str] = []
-    left = list(source)
+    remaining = list(source)
     for position, size in enumerate(shape):
-        missing = len(shape) - position - len(left)
-        if left and left[0] == size and not (size == 1 and missing > 0):
+        missing = len(shape) - position - len(remaining)
+        if remaining and remaining[0] == size and not (size == 1 and missing > 0):
             places.append(":")
-            left.pop(0)
+            remaining.pop(0)
         elif size == 1 and missing > 0:
             places.append("None")
         else:
             return None
-    return places if not left and len(shape) > len(source) else None
+    return places if not remaining and len(shape) > len(source) else None
 
 
 _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {

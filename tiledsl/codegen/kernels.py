@@ -117,19 +117,21 @@ class KernelWriter:
     def assign(self, targets: Sequence[Value], sources: Sequence[Value], apart: Set[Value] = frozenset()) -> None:
         """All assignments at once: no source is read after it was overwritten. `apart`: targets for which Triton must
         see a value of their own, that of no other variable."""
-        left = [(t, s) for t, s in zip(targets, sources, strict=True) if is_free(s) or not self.variables.same(t, s)]
-        while left:
+        pending = [(t, s) for t, s in zip(targets, sources, strict=True) if is_free(s) or not self.variables.same(t, s)]
+        while pending:
             free = [
-                (t, s) for t, s in left if not any(self.variables.same(t, other) for x, other in left if x is not t)
+                (t, s)
+                for t, s in pending
+                if not any(self.variables.same(t, other) for x, other in pending if x is not t)
             ]
             if not free:
-                names = ", ".join(self.name(t) for t, _ in left)
-                self.line(f"{names} = {', '.join(self.expressions.text(s) for _, s in left)}")
+                names = ", ".join(self.name(t) for t, _ in pending)
+                self.line(f"{names} = {', '.join(self.expressions.text(s) for _, s in pending)}")
                 return
             for pair in free:
                 text = self.expressions.copied(pair[1]) if pair[0] in apart else self.expressions.text(pair[1])
                 self.line(f"{self.name(pair[0])} = {text}")
-                left.remove(pair)
+                pending.remove(pair)
 
     # Control flow
 

@@ -62,13 +62,13 @@ class Blocks(Expressions):
             may_jump = always or bool(jumping((statement,), self.names))
             self._step(statement, may_jump)
             if may_jump:
-                rest = () if always else statements[number + 1 :]
+                following = () if always else statements[number + 1 :]
                 # The value of a function is one that is used where nothing has left.
-                value = rest[-1:] if rest and isinstance(rest[-1], syntax.Return) else ()
-                rest = rest[: len(rest) - len(value)]
-                if rest:
+                value = following[-1:] if following and isinstance(following[-1], syntax.Return) else ()
+                following = following[: len(following) - len(value)]
+                if following:
                     go_on = unary("not", Scalar(jumps.skip.value()))
-                    self._branch(as_value(go_on), rest, (), statement.loc)
+                    self._branch(as_value(go_on), following, (), statement.loc)
                 for each in value:
                     self.execute(each)
                 return

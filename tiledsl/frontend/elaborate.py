@@ -286,11 +286,11 @@ def declared_parameters(function: Any) -> list[str]:
     tree, annotations = parse_function(function), getattr(function, "__annotations__", {})
     declared = _declared(tree)
     return [
-        each.name
-        for each in tree.parameters
-        if each.name in declared
-        or isinstance(annotations.get(each.name), TensorSpec)
-        or is_tensor_annotation(each.annotation)
+        parameter.name
+        for parameter in tree.parameters
+        if parameter.name in declared
+        or isinstance(annotations.get(parameter.name), TensorSpec)
+        or is_tensor_annotation(parameter.annotation)
     ]
 
 

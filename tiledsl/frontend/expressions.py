@@ -267,13 +267,13 @@ class Expressions:
         )
 
     def _dict(self, node: syntax.Dict) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         for key, value in node.items:
             if key is None:
-                self._host(value, made.update, self.evaluate(value))
+                self._host(value, entries.update, self.evaluate(value))
             else:
-                self._host(key, made.__setitem__, self.evaluate(key), self.evaluate(value))
-        return made
+                self._host(key, entries.__setitem__, self.evaluate(key), self.evaluate(value))
+        return entries
 
     def _call(self, node: syntax.Call) -> Any:
         function = self.evaluate(node.function)

@@ -226,15 +226,15 @@ class Loops(Blocks):
 
         def body() -> None:
             tile_id: Any = Scalar(region.args[0])
-            rest, number = tile_id // (rows * columns), tile_id % (rows * columns)
+            remaining, number = tile_id // (rows * columns), tile_id % (rows * columns)
             width = loop.group_size * columns
             group = number // width
             height = minimum(rows - group * loop.group_size, loop.group_size)
             row = group * loop.group_size + number % width % height
             indices: list[Any] = [row, number % width // height]
             for size in reversed(outer):
-                indices.insert(0, rest % size)
-                rest = rest // size
+                indices.insert(0, remaining % size)
+                remaining = remaining // size
             indices = indices[-len(loop.domain) :]
             self.assign(node.target, tuple(map(snapshot, indices)) if len(indices) > 1 else indices[0])
             self._guarded(node, node.body)

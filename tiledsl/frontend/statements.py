@@ -251,17 +251,17 @@ def bind(
 ) -> dict[str, Any]:
     """Parameters and their values for a call. Values of variables are read, unless the parameter is a T.Ref."""
     bound: dict[str, Any] = {}
-    rest = list(arguments)
-    left = dict(keywords)
+    positional = list(arguments)
+    named = dict(keywords)
     for parameter in node.parameters:
         if parameter.kind == "*":
-            bound[parameter.name], rest = tuple(rest), []
+            bound[parameter.name], positional = tuple(positional), []
         elif parameter.kind == "**":
-            bound[parameter.name], left = left, {}
-        elif rest and parameter.kind != "kw":
-            bound[parameter.name] = rest.pop(0)
-        elif parameter.name in left and parameter.kind != "/":
-            bound[parameter.name] = left.pop(parameter.name)
+            bound[parameter.name], named = named, {}
+        elif positional and parameter.kind != "kw":
+            bound[parameter.name] = positional.pop(0)
+        elif parameter.name in named and parameter.kind != "/":
+            bound[parameter.name] = named.pop(parameter.name)
         elif parameter.default is not None:
             bound[parameter.name] = scope.evaluate(parameter.default)
         else:
@@ -275,11 +275,11 @@ def bind(
                 f"{describe(value)}",
                 notes=["make a variable: T.alloc_var(dtype, init)"],
             )
-    if rest or left:
+    if positional or named:
         extra = (
-            f"{len(rest)} argument{'s' * (len(rest) > 1)} too many"
-            if rest
-            else f"the unknown argument {next(iter(left))}"
+            f"{len(positional)} argument{'s' * (len(positional) > 1)} too many"
+            if positional
+            else f"the unknown argument {next(iter(named))}"
         )
         raise TileError(f"{node.name} is called with {extra}")
     return bound

@@ -414,13 +414,13 @@ def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Functi
             raise TileError(f"{file} has no program {name!r}; {hint}")
         return programs[name]
     if len(programs) != 1:
-        found = f"holds {len(programs)} programs: {', '.join(programs)}" if programs else "holds no program"
+        content = f"holds {len(programs)} programs: {', '.join(programs)}" if programs else "holds no program"
         hint = (
             "choose one with name=..."
             if programs
             else "write `@T.prim_func` before a function with `with T.Kernel(...)`"
         )
-        raise TileError(f"{file} {found}", Loc(file, 1, 1, 1, 1) if not programs else None, [hint])
+        raise TileError(f"{file} {content}", Loc(file, 1, 1, 1, 1) if not programs else None, [hint])
     return next(iter(programs.values()))
 
 

@@ -164,14 +164,14 @@ class InGraphs:
     ) -> Any:
         """Namespace and name of an operator, whether it returns a list, its arguments' names and defaults, which of the
         arguments it returns, whether it has gradients, and the function's name. See `operator_for`."""
-        found = operator_for(self, constants, sizes, count, like)
-        if found is None:
+        operator = operator_for(self, constants, sizes, count, like)
+        if operator is None:
             return None
-        sample, count = found.sample, found.count
-        namespace, _, name = found.overload.name().partition("::")
+        sample, count = operator.sample, operator.count
+        namespace, _, name = operator.overload.name().partition("::")
         returned = sample.outputs if count == len(sample.params) else ()
         as_list = len(sample.outputs) > 1 and (bool(returned) or sample.program_root().returns_list)
-        defaults = tuple((each.name, self.jit.default_of(each.name)) for each in found.params)
+        defaults = tuple((each.name, self.jit.default_of(each.name)) for each in operator.params)
         has_gradients = self.backward is not None
         return namespace, name.partition(".")[0], as_list, defaults, tuple(returned), has_gradients, self.jit.__name__
 
@@ -331,14 +331,14 @@ def operator_for(
             return source._operators[key]
         try:
             sample = source.sample_kernel(dict(constants) | _tensors(like), None if like is not None else sizes)
-            made = FunctionOperator(source, dict(constants), sizes, sample, count or sample.input_count)
-            same = _operator_key(constants, sizes, made.count, like)
+            operator = FunctionOperator(source, dict(constants), sizes, sample, count or sample.input_count)
+            same = _operator_key(constants, sizes, operator.count, like)
         except Exception:
             if like is None:
                 return None  # asked again with all sizes, for which what is wrong is said
             raise
         if same not in source._operators:
-            source._operators[same] = made.define()
+            source._operators[same] = operator.define()
         source._operators[key] = source._operators[same]
         return source._operators[key]
 

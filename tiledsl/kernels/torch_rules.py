@@ -124,14 +124,14 @@ def autograd_rule(definition: Definition, how: Backward) -> tuple[Callable[..., 
     names = [each.name for each in definition.arguments[how.leading :]]
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        found = how.rule(ctx, *(each if each is None else each.contiguous() for each in gradients))
-        if len(found) != len(names):
+        input_gradients = how.rule(ctx, *(each if each is None else each.contiguous() for each in gradients))
+        if len(input_gradients) != len(names):
             raise TileError(
-                f"a backward returns {len(found)} gradients for {len(names)} inputs: {', '.join(names)}",
+                f"a backward returns {len(input_gradients)} gradients for {len(names)} inputs: {', '.join(names)}",
                 user_loc(),
                 ["return one for each, None for those that have none"],
             )
-        return (None,) * how.leading + found
+        return (None,) * how.leading + input_gradients
 
     return once_differentiable(backward), how.setup_context or save_inputs
 

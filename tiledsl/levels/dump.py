@@ -240,13 +240,13 @@ class _Text:
         return total
 
     def _is_block(self, block: Sequence[int]) -> str:
-        found = ""
+        condition = ""
         for axis, number in zip("xyz", (*block, 0, 0)):
             wanted = self._value(f"arith.constant {number} : i32")
             here = self._value(f"tt.get_program_id {axis} : i32")
             same = self._value(f"arith.cmpi eq, {here}, {wanted} : i32")
-            found = same if not found else self._value(f"arith.andi {found}, {same} : i1")
-        return found
+            condition = same if not condition else self._value(f"arith.andi {condition}, {same} : i1")
+        return condition
 
     def _begin(self, pointer: str) -> str:
         """Where the block of this program begins, with the first dimension of the grid the fastest."""

@@ -39,14 +39,14 @@ def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
     written, where = [], folder_path(folder)
     compiled, source = kernel.compiled, source_digest((kernel.origin or kernel).source)
     artifacts = kernel.artifacts
-    for each in kernel.module.kernels:
-        made = compiled[each.name]
-        if each.name in artifacts:
-            record = artifacts[each.name].record
+    for emitted in kernel.module.kernels:
+        compiled_kernel = compiled[emitted.name]
+        if emitted.name in artifacts:
+            record = artifacts[emitted.name].record
             arguments, language = record.arguments or (), record.language
         else:
-            arguments, language = compiled_for(made.triton.src)
-        written += save(where, each.name, made, arguments, language, source)
+            arguments, language = compiled_for(compiled_kernel.triton.src)
+        written += save(where, emitted.name, compiled_kernel, arguments, language, source)
     return written
 
 
@@ -80,13 +80,13 @@ def _by_name(kernel: Kernel, level: str, files: Any, names: list[str]) -> dict[s
 def _artifact(origin: Kernel, level: str, name: str, given: Any, allow: Collection[str]) -> Artifact:
     emitted = next(each for each in origin.module.kernels if each.name == name)
     file = open_level(level, given, name)
-    found = artifact(
+    result = artifact(
         name, file, origin.target, allow,
         lambda: _own_record(origin, emitted),
         lambda file, record, allow: _check_origin(origin, file, record, allow),
     )  # fmt: skip
-    _check_arguments(origin, emitted, found)
-    return found
+    _check_arguments(origin, emitted, result)
+    return result
 
 
 def compiled_for(source: Any) -> tuple[tuple[Argument, ...], str]:

@@ -145,14 +145,14 @@ def _target(level: str, text: str) -> str | None:
 def expected_types(arguments: Sequence[Argument]) -> list[tuple[int, str]]:
     """The parameters of an MLIR function for these arguments: the argument's number, and how the type begins."""
     expected = []
-    for number, each in enumerate(arguments):
-        if each.is_constant:
+    for number, argument in enumerate(arguments):
+        if argument.is_constant:
             continue
-        if each.type.startswith("tensordesc"):
-            rank = each.type.partition("[")[2].partition("]")[0].count(",") + 1
+        if argument.type.startswith("tensordesc"):
+            rank = argument.type.partition("[")[2].partition("]")[0].count(",") + 1
             expected += [(number, "!tt.tensordesc<"), *[(number, "i32")] * rank, *[(number, "i64")] * rank]
         else:
-            expected.append((number, mlir_type(each.type)))
+            expected.append((number, mlir_type(argument.type)))
     return expected
 
 
@@ -167,13 +167,13 @@ def expected_bytes(arguments: Sequence[Argument]) -> tuple[int, ...] | None:
     """The sizes of a binary's parameters for these arguments, Triton's own not counted; None where descriptors are
     among them, which take what Triton's passes decide."""
     sizes = []
-    for each in arguments:
-        number = re.fullmatch(r"(?:i|u|fp|bf)(\d+)", each.type)
-        if each.type.startswith("*"):
+    for argument in arguments:
+        number = re.fullmatch(r"(?:i|u|fp|bf)(\d+)", argument.type)
+        if argument.type.startswith("*"):
             sizes.append(8)
         elif number is not None:
             sizes.append(max(1, int(number[1]) // 8))
-        elif not each.is_constant:
+        elif not argument.is_constant:
             return None
     return tuple(sizes)
 

@@ -158,14 +158,14 @@ def _argument(described: Mapping[str, Any]) -> Argument:
 
 def _of_triton_runner(signature: str) -> tuple[Argument, ...]:
     """Tuples of name, type, value or specialisation and, from some versions, whether it was given by keyword."""
-    found = []
+    arguments = []
     for name, kind, fact, *_ in ast.literal_eval(signature):
         if kind == "constexpr":
-            found.append(Argument(name, kind, encoded(fact)))
+            arguments.append(Argument(name, kind, encoded(fact)))
         else:
             attributes = {key: value for letter in fact or "" for key, value in _TRITON_RUNNER[letter].items()}
-            found.append(Argument(name, kind, None, attributes))
-    return tuple(found)
+            arguments.append(Argument(name, kind, None, attributes))
+    return tuple(arguments)
 
 
 def encoded(value: Any) -> Any:
@@ -188,13 +188,13 @@ def arguments_of(
     names: Sequence[str], types: Mapping[str, str], constants: Mapping[Any, Any], facts: Mapping[Any, Any]
 ) -> tuple[Argument, ...]:
     """The arguments of an ASTSource of Triton's: types by name, constants and attributes by path."""
-    found = []
+    arguments = []
     for number, name in enumerate(names):
         if types[name] == "constexpr":
-            found.append(Argument(name, "constexpr", encoded(constants.get((number,)))))
+            arguments.append(Argument(name, "constexpr", encoded(constants.get((number,)))))
         else:
-            found.append(Argument(name, str(types[name]), None, dict(facts.get((number,), ()))))
-    return tuple(found)
+            arguments.append(Argument(name, str(types[name]), None, dict(facts.get((number,), ()))))
+    return tuple(arguments)
 
 
 def refusal(recorded: Sequence[Argument], launched: Sequence[Argument]) -> str:

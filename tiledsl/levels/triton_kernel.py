@@ -293,21 +293,21 @@ _WAY_OUT = "triton_kernel(function).save_levels(folder, ...) writes one"
 def _in_folder(folder: Path, level: str) -> tuple[str, str]:
     """The kernel's name in a folder, and the level to run it from."""
     described = []
-    for each in sorted(folder.glob("*.json")):
+    for file in sorted(folder.glob("*.json")):
         try:
-            parsed(each.read_bytes(), str(each))
+            parsed(file.read_bytes(), str(file))
         except TileError:  # other files of Triton's, such as a group's
             continue
-        described.append(each.stem)
+        described.append(file.stem)
     if len(described) != 1:
         there_are = f"it has those of {', '.join(described)}; give the path of a file" if described else _WAY_OUT
         raise TileError(f"{folder} has the JSON files of {len(described)} kernels, not of one", notes=[there_are])
     name = described[0]
     wanted = (level,) if level else _FROM_BINARY_ON
-    chosen = next((each for each in wanted if (folder / f"{name}.{each}").is_file()), None)
+    chosen = next((level for level in wanted if (folder / f"{name}.{level}").is_file()), None)
     if chosen is None:
         what = f"no {level}" if level else "no level"
-        there = [each for each in LEVELS if (folder / f"{name}.{each}").is_file()]
+        there = [level for level in LEVELS if (folder / f"{name}.{level}").is_file()]
         raise TileError(f"{folder} has {what} of {name}", notes=[f"it has {', '.join(there)}"] if there else [])
     return name, chosen
 

@@ -194,14 +194,14 @@ HAZARDS = (
 
 def layout_hazards(ttgir: str) -> list[tuple[str, str]]:
     """(hazard, type of the tile) for each reduction and scan that Triton 3.6 gets wrong."""
-    found: dict[tuple[str, str], None] = {}
+    hazards: dict[tuple[str, str], None] = {}
     for each in movements(ttgir):
         misjudged = stride_is_misjudged(each) or last_lane_is_misjudged(each)
         if each.kind == "scan" and (misjudged or lanes_are_scattered(each)):
-            found["scan-beside-ones", each.type] = None
+            hazards["scan-beside-ones", each.type] = None
         elif each.kind == "reduce" and lanes_are_scattered(each):
-            found["scattered-reduction", each.type] = None
-    return list(found)
+            hazards["scattered-reduction", each.type] = None
+    return list(hazards)
 
 
 def layout_refusal(asm: Mapping[str, Any]) -> str:
@@ -298,13 +298,13 @@ def _merges_unknown(sass: str) -> bool:
     block: list[tuple[str, str]] = []  # (operation, operands) since the last label or jump
     blocks = [block]
     for line in sass.splitlines():
-        found = _INSTRUCTION.match(line)
-        if found is None:
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
             if line.lstrip().startswith(".L"):
                 blocks.append(block := [])
             continue
-        block.append((("@" if "@" in line[: found.start(1)] else "") + found[1], found[2]))
-        if found[1] in ("BRA", "BRX", "JMP", "RET", "CALL", "BSYNC", "WARPSYNC"):
+        block.append((("@" if "@" in line[: instruction.start(1)] else "") + instruction[1], instruction[2]))
+        if instruction[1] in ("BRA", "BRX", "JMP", "RET", "CALL", "BSYNC", "WARPSYNC"):
             blocks.append(block := [])
     return any(
         not _is_other_half(block, place)

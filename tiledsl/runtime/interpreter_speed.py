@@ -43,14 +43,14 @@ _ADDRESS = np.dtype(np.uint64)
 def _cache_block_types(language: Any) -> None:
     block_type = language.block_type
     of_triton = block_type.__init__
-    known: dict[tuple[str, tuple[Any, ...]], dict[str, Any]] = {}
+    cache: dict[tuple[str, tuple[Any, ...]], dict[str, Any]] = {}
 
     def init(self: Any, element_ty: Any, shape: Any) -> None:
         key = (element_ty.name, tuple([getattr(size, "value", size) for size in shape]))
-        fields = known.get(key)
+        fields = cache.get(key)
         if fields is None:
             of_triton(self, element_ty, shape)
-            known[key] = dict(self.__dict__)
+            cache[key] = dict(self.__dict__)
         else:
             self.__dict__.update(fields)
             self.element_ty = element_ty

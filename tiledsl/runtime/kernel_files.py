@@ -41,11 +41,11 @@ def write(folder: Path, name: str, files: Mapping[str, bytes], described: bytes 
 def read(folder: Path, name: str, expected: Mapping[str, str]) -> dict[str, tuple[Path, bytes]]:
     """Files by their suffixes, which only the user (or root) may have written. OSError if one is missing, ValueError if
     its digest is not the expected one."""
-    found = {}
+    files = {}
     for suffix, wanted in expected.items():
         path = folder / f"{name}.{suffix}"
         data = read_file(path, own=True)
         if digest(data) != wanted:
             raise ValueError(f"{path} has been changed")
-        found[suffix] = path, data
-    return found
+        files[suffix] = path, data
+    return files

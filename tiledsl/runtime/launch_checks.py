@@ -19,14 +19,14 @@ def by_position(
     kernel: str, inputs: Sequence[Parameter], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """A call's arguments in order. Raises TileError for a name that is unknown or missing."""
-    rest = inputs[len(arguments) :]
-    unknown = set(keywords) - {p.name for p in rest}
+    by_name = inputs[len(arguments) :]
+    unknown = set(keywords) - {p.name for p in by_name}
     if unknown:
         raise TileError(f"{kernel} has no further parameter {sorted(unknown)[0]!r}")
-    missing = [p.name for p in rest if p.name not in keywords]
+    missing = [p.name for p in by_name if p.name not in keywords]
     if missing:
         raise TileError(f"{kernel} is called without {missing[0]}")
-    return (*arguments, *(keywords[p.name] for p in rest))
+    return (*arguments, *(keywords[p.name] for p in by_name))
 
 
 def refuse_tangents(kernel: str, arguments: Sequence[Any]) -> None:

@@ -225,7 +225,7 @@ def write_launches(
     writer: Writer, trace: Trace, device: int, literals: Mapping[str, Any], around: Range | None = None
 ) -> None:
     """A call of the driver for each kernel. `literals` has values that stand in the text in place of names."""
-    launches = [each for each in trace.launches if min(each.grid) > 0]
+    launches = [launch for launch in trace.launches if min(launch.grid) > 0]
     if around is not None and launches:
         writer.scope |= {"range_begin": around.begin, "range_end": around.end, "range_label": around.label}
         writer.add("range_begin(range_label)", "try:")
@@ -233,13 +233,13 @@ def write_launches(
     if len(launches) > 1:
         writer.add(f"stream = current_stream({device})")
     stream = "stream" if len(launches) > 1 else f"current_stream({device})"
-    for each in launches:
-        call = launch_triton.driver_call(each.compiled)
-        arguments = ", ".join(_argument(writer, call, argument, literals) for argument in each.arguments)
+    for launch in launches:
+        call = launch_triton.driver_call(launch.compiled)
+        arguments = ", ".join(_argument(writer, call, argument, literals) for argument in launch.arguments)
         if call.as_tuple:
             arguments = f"({arguments},)" if arguments else "()"
         kernel = writer.name("launch", call.call)
-        head = [*map(str, each.grid), stream, *(writer.name("head", value) for value in call.head)]
+        head = [*map(str, launch.grid), stream, *(writer.name("head", value) for value in call.head)]
         writer.add(f"{kernel}({', '.join(head)}{', ' * bool(arguments)}{arguments})")
     if around is not None and launches:
         writer.indent -= 1

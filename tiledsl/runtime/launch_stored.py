@@ -125,13 +125,13 @@ def install(function: Any, kept: CachedBinary) -> None:
 
     def keeping(ordinary: Callable[..., Any]) -> Callable[..., Any]:
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
-            found = kept.load(src, target, options)
-            if found is None:
-                found = ordinary(src, target=target, options=options, **others)
+            compiled = kept.load(src, target, options)
+            if compiled is None:
+                compiled = ordinary(src, target=target, options=options, **others)
                 if not _is_watched():
                     with contextlib.suppress(Exception):  # only the next process is the slower for it
-                        kept.keep(found, options)
-            return found
+                        kept.keep(compiled, options)
+            return compiled
 
         return compile
 

@@ -107,14 +107,14 @@ def product_stages(
     return min(max(2, stages or product.op.num_stages), possible)
 
 
-def products_in_flight(found: TiledProduct, parts: int) -> int:
+def products_in_flight(product: TiledProduct, parts: int) -> int:
     """2 if a consumer can issue a product from zero before it uses the previous one, else 1."""
-    arguments = set(found.op.iter_args)
-    free = not any(value in arguments for op in found.beside for value in op.operands)
-    made = {value for op in found.beside for value in op.results}
-    free &= not any(value in made for value in found.op.yielded)
-    fits = 3 * (found.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
-    return 2 if found.acc_position is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
+    arguments = set(product.op.iter_args)
+    free = not any(value in arguments for op in product.beside for value in op.operands)
+    computed = {value for op in product.beside for value in op.results}
+    free &= not any(value in computed for value in product.op.yielded)
+    fits = 3 * (product.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
+    return 2 if product.acc_position is None and free and fits and (trip_count(product.op) or 0) > 1 else 1
 
 
 def product_drawback(product: TiledProduct, parts: int, stages: int) -> str:

@@ -24,13 +24,13 @@ def version() -> tuple[int, int] | None:
 
 def missing() -> str:
     """Why Gluon cannot be written for the installed Triton; empty where it can."""
-    known = version()
-    if known is None:
+    triton = version()
+    if triton is None:
         return "Triton is not installed"
-    if known < OLDEST:
-        return f"Triton {known[0]}.{known[1]} has no Gluon for this, {OLDEST[0]}.{OLDEST[1]} has"
-    if known > NEWEST:
-        return f"Gluon of Triton {known[0]}.{known[1]} is not known here, that of {NEWEST[0]}.{NEWEST[1]} is"
+    if triton < OLDEST:
+        return f"Triton {triton[0]}.{triton[1]} has no Gluon for this, {OLDEST[0]}.{OLDEST[1]} has"
+    if triton > NEWEST:
+        return f"Gluon of Triton {triton[0]}.{triton[1]} is not known here, that of {NEWEST[0]}.{NEWEST[1]} is"
     return ""
 
 

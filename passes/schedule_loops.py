@@ -124,12 +124,12 @@ def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
         scores = [*ahead, loop.keys, transposed, loop.scores, *rest]
         _divide(loop.op, [(0, scores), (stage, loop.rescale), (1, [loop.values, loop.product])])
     _name_results(loops.after)
-    parts = _parts(launch)
+    warp_groups = _warp_groups(launch)
     return gluon.ScheduleOp(
         form="skewed",
         runs=runs,
-        query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, parts),
-        packed=parts > 2 and ELEMENTS[loops.loops[0].product.a.dtype].bits == 16,
+        query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, warp_groups),
+        packed=warp_groups > 2 and ELEMENTS[loops.loops[0].product.a.dtype].bits == 16,
     )
 
 
@@ -171,7 +171,7 @@ def _certain_turns(launch: triton.LaunchOp, loops: Iterable[scf.ForOp]) -> tuple
     return tuple(ranges.below(loop.lower, loop.upper) for loop in loops)
 
 
-def _parts(launch: triton.LaunchOp) -> int:
+def _warp_groups(launch: triton.LaunchOp) -> int:
     return next(op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
 
 

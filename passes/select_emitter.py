@@ -179,24 +179,24 @@ class SelectEmitter(Pass):
         if merge_softmax_loops([loop.op for loop in softmax.loops]):
             softmax = find_softmax_loops(kernel.body)
         compare_columns(op for loop in softmax.loops for op in loop.op.walk())
-        parts = _consumers(softmax.rows, softmax.query)
-        softmax = self._choose_rescaling(kernel, softmax, parts)
+        warp_groups = _consumers(softmax.rows, softmax.query)
+        softmax = self._choose_rescaling(kernel, softmax, warp_groups)
         if self.fast_math:
             divide_rows_once(softmax.after)
             multiply_rows_once(find_softmax_loops(kernel.body).after)
         softmax = find_softmax_loops(kernel.body)
-        plan = make_plan(softmax, parts, self.stages, shared_bytes, _store_boxes(softmax.after))
-        if self.backend == "auto" and (slower := drawback(softmax, parts)):
+        plan = make_plan(softmax, warp_groups, self.stages, shared_bytes, _store_boxes(softmax.after))
+        if self.backend == "auto" and (slower := drawback(softmax, warp_groups)):
             raise NotRecognised(slower, softmax.query)
         if plan.in_query:
             plan.in_query.set_attribute("ring", "query")
-        _divide_rows(kernel, softmax.rows, parts, softmax.undivided)
+        _divide_rows(kernel, softmax.rows, warp_groups, softmax.undivided)
         for loop in softmax.loops:
             loop.op.set_attribute("num_stages", plan.stages)
 
-    def _choose_rescaling(self, kernel: tile.KernelOp, found: SoftmaxLoops, parts: int) -> SoftmaxLoops:
+    def _choose_rescaling(self, kernel: tile.KernelOp, found: SoftmaxLoops, warp_groups: int) -> SoftmaxLoops:
         """The loops, rescaling as requested; loops without a softmax can only rescale late."""
-        chosen = rescaling(found, parts, self.fast_math) if self.rescale == "auto" else self.rescale
+        chosen = rescaling(found, warp_groups, self.fast_math) if self.rescale == "auto" else self.rescale
         if chosen == "each":
             return found
         lazy = chosen == "lazy" and rescale_lazily([loop.op for loop in found.loops])
@@ -209,15 +209,15 @@ class SelectEmitter(Pass):
         erase_unused(kernel.body, lambda op: op.is_pure)
         product = find_tiled_product(kernel.body)
         check_rows(kernel.body, product.rows, (product.columns,), {product.left, *product.undivided})
-        parts = _consumers(product.rows, product.product)
-        stages = product_stages(product, parts, self.stages, shared_bytes, _store_boxes(product.after))
-        if self.backend == "auto" and (slower := product_drawback(product, parts, stages)):
+        warp_groups = _consumers(product.rows, product.product)
+        stages = product_stages(product, warp_groups, self.stages, shared_bytes, _store_boxes(product.after))
+        if self.backend == "auto" and (slower := product_drawback(product, warp_groups, stages)):
             raise NotRecognised(slower, product.product)
-        if self.overlap and products_in_flight(product, parts) == 2:
+        if self.overlap and products_in_flight(product, warp_groups) == 2:
             product.op.set_attribute("unroll", 2)
         else:
             load_ahead(product)
-        _divide_rows(kernel, product.rows, parts, product.undivided)
+        _divide_rows(kernel, product.rows, warp_groups, product.undivided)
         product.op.set_attribute("num_stages", stages)
 
 
@@ -233,10 +233,10 @@ def _has_products(kernel: tile.KernelOp) -> bool:
 
 def _consumers(rows: int, op: Operation) -> int:
     """The number of consumers that share a block's rows. Raises NotRecognised."""
-    parts, rest = divmod(rows, ROWS_OF_CONSUMER)
-    if rest or not 1 <= parts <= 3:
+    warp_groups, rest = divmod(rows, ROWS_OF_CONSUMER)
+    if rest or not 1 <= warp_groups <= 3:
         raise NotRecognised(f"{rows} rows are not 64, 128 or 192", op)
-    return parts
+    return warp_groups
 
 
 def _store_boxes(ops: Iterable[Operation]) -> list[tile.StoreBlockOp]:
@@ -324,11 +324,11 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
     return offsets, tuple(axes)
 
 
-def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: set[Operation]) -> None:
-    """Give each consumer `all_rows // parts` of the block's rows, in every type and in everything that counts rows."""
-    rows = all_rows // parts
+def _divide_rows(kernel: tile.KernelOp, all_rows: int, warp_groups: int, undivided: set[Operation]) -> None:
+    """Give each consumer its share of the block's rows, in every type and in everything that counts rows."""
+    rows = all_rows // warp_groups
     at = Builder(kernel.body, kernel.body.first, kernel.loc)
-    part = at.insert(gluon.WarpGroupIdOp(parts=parts, names=["part"])).result
+    part = at.insert(gluon.WarpGroupIdOp(parts=warp_groups, names=["part"])).result
     first = at.insert(arith.MulOp(part, at.constant(rows, INT32), names=["first_row"])).result
     for op in list(kernel.walk()):
         if op in undivided:

@@ -71,8 +71,8 @@ def _is_irregular(indices: Sequence[Value], shape: Shape, *, writes: bool = Fals
     walks: list[Value] = []
     sizes: list[int] = []
     for index, dim in zip(indices, shape, strict=True):
-        parts = digits(index, dim)
-        for walk, size in [(index, dim)] if parts is None else [(part.walk, part.size) for part in parts]:
+        sub_indices = digits(index, dim)
+        for walk, size in [(index, dim)] if sub_indices is None else [(part.walk, part.size) for part in sub_indices]:
             if walk is not None:
                 walks.append(walk)
                 sizes.append(size)
@@ -84,12 +84,12 @@ def _split(builder: Builder, indices: Sequence[Value], shape: Shape) -> tuple[li
     split: list[Value] = []
     sizes: list[int] = []
     for index, dim in zip(indices, shape, strict=True):
-        parts = digits(index, dim)
-        if parts is None:
+        sub_indices = digits(index, dim)
+        if sub_indices is None:
             split.append(index)
             sizes.append(dim)
             continue
-        for part in parts:
+        for part in sub_indices:
             each = builder.constant(part.offset, INT32) if part.walk is None else converted(builder, part.walk, "int32")
             if part.walk is not None and part.offset:
                 each = builder.insert(arith.AddOp(each, builder.constant(part.offset, INT32))).result
@@ -138,8 +138,8 @@ def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Valu
     is_known = isinstance(offset, int) and 0 <= offset <= size - extent
     if isinstance(offset, int) and is_known and offset % extent == size % extent == 0 and _splits(extent):
         before, after = source.shape[:dim], source.shape[dim + 1 :]
-        parts = reshaped(builder, source, (*before, size // extent, extent, *after))
-        part = _pick(builder, parts, dim, builder.constant(offset // extent, INT32))
+        split = reshaped(builder, source, (*before, size // extent, extent, *after))
+        part = _pick(builder, split, dim, builder.constant(offset // extent, INT32))
         return reshaped(builder, part, (*before, extent, *after))
     place = iota(builder, len(source.shape), dim, extent)
     start = builder.constant(offset, INT32) if isinstance(offset, int) else offset
@@ -157,13 +157,13 @@ def _take_walk(builder: Builder, source: Value, dim: int, index: Index) -> Value
         return _gather(builder, source, _walk(builder, len(source.shape), dim, size, index), dim)
     if index.kind == "strided":
         assert isinstance(index.offset, int)
-        parts = reshaped(builder, source, (*before, index.extent, index.step, *after))
-        part = _pick(builder, parts, dim + 1, builder.constant(index.offset, INT32))
+        split = reshaped(builder, source, (*before, index.extent, index.step, *after))
+        part = _pick(builder, split, dim + 1, builder.constant(index.offset, INT32))
         return reshaped(builder, part, (*before, index.extent, *after))
     pair = (size, 1) if index.kind == "repeated" else (1, size)
     wide = (size, index.step) if index.kind == "repeated" else (index.extent // size, size)
-    parts = broadcast(builder, reshaped(builder, source, (*before, *pair, *after)), (*before, *wide, *after))
-    return reshaped(builder, parts, (*before, index.extent, *after))
+    split = broadcast(builder, reshaped(builder, source, (*before, *pair, *after)), (*before, *wide, *after))
+    return reshaped(builder, split, (*before, index.extent, *after))
 
 
 def _splits(inner: int) -> bool:
@@ -384,14 +384,14 @@ def _spread(builder: Builder, value: Value, dim: int, size: int, index: Index) -
         place = builder.insert(arith.FloorDivOp(iota(builder, len(value.shape), dim, size), step)).result
         return _gather(builder, value, place, dim)
     if index.kind == "strided":
-        parts = reshaped(builder, value, (*before, extent, 1, *after))
+        split = reshaped(builder, value, (*before, extent, 1, *after))
         return reshaped(
-            builder, broadcast(builder, parts, (*before, extent, index.step, *after)), (*before, size, *after)
+            builder, broadcast(builder, split, (*before, extent, index.step, *after)), (*before, size, *after)
         )
     if isinstance(index.offset, int) and index.offset % extent == size % extent == 0 and _splits(extent):
-        parts = reshaped(builder, value, (*before, 1, extent, *after))
-        parts = broadcast(builder, parts, (*before, size // extent, extent, *after))
-        return reshaped(builder, parts, (*before, size, *after))
+        split = reshaped(builder, value, (*before, 1, extent, *after))
+        split = broadcast(builder, split, (*before, size // extent, extent, *after))
+        return reshaped(builder, split, (*before, size, *after))
     place = iota(builder, len(value.shape), dim, size)
     start = builder.constant(index.offset, INT32) if isinstance(index.offset, int) else index.offset
     if constant_of(start) != 0:

@@ -16,12 +16,12 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.split_k.partial_sums import (
     NotSplit,
-    add_parts,
-    allocate_parts,
+    add_partials,
+    allocate_partials,
     clone_for_sums,
     erase_after,
-    load_part,
-    store_part,
+    load_partial,
+    store_partial,
 )
 from tiledsl.passes.split_k.stream_k import stream
 
@@ -142,14 +142,14 @@ def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
     splits = min(splits, trips)
     if splits < 2:
         raise NotSplit("it has less than two iterations")
-    parts = allocate_parts(kernel, loop.result, splits * _blocks(kernel))
+    partials = allocate_partials(kernel, loop.result, splits * _blocks(kernel))
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
-    _add_parts(second, mapping[loop.result], parts, splits)
-    _store_part(kernel, loop, parts, trips, splits)
+    _add_partials(second, mapping[loop.result], partials, splits)
+    _store_partial(kernel, loop, partials, trips, splits)
 
 
-def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int, splits: int) -> None:
+def _store_partial(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, trips: int, splits: int) -> None:
     """Make the kernel compute a part, chosen by one more block index, and store it."""
     erase_after(loop)
     block, blocks = _block(Builder.at(loop), kernel), _blocks(kernel)
@@ -168,10 +168,10 @@ def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int
     loop.set_field("lower", [first])
     loop.set_field("upper", [end])
     after = Builder(kernel.body, loop.next, loop.loc)
-    store_part(after, loop.result, parts, _number(after, part, block, blocks))
+    store_partial(after, loop.result, partials, _number(after, part, block, blocks))
 
 
-def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) -> None:
+def _add_partials(kernel: tile.KernelOp, sums: Value, partials: Value, splits: int) -> None:
     """Make the kernel take its sums from the parts."""
     loop = sums.op
     assert isinstance(loop, scf.ForOp)
@@ -180,9 +180,9 @@ def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) ->
     bounds = at.constant(0, INT32), at.constant(splits, INT32)
 
     def load(inside: Builder, part: Value) -> Value:
-        return load_part(inside, sums, parts, _number(inside, part, block, blocks))
+        return load_partial(inside, sums, partials, _number(inside, part, block, blocks))
 
-    add_parts(loop, loop.inits[0], bounds, load, unroll=1)
+    add_partials(loop, loop.inits[0], bounds, load, unroll=1)
 
 
 def _blocks(kernel: tile.KernelOp) -> int:

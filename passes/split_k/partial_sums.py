@@ -14,7 +14,7 @@ class NotSplit(Exception):
     """Why a kernel is not split: a clause that continues "because"."""
 
 
-def allocate_parts(kernel: tile.KernelOp, sums: Value, count: int) -> Value:
+def allocate_partials(kernel: tile.KernelOp, sums: Value, count: int) -> Value:
     """A workspace for `count` tiles of the shape of `sums`, allocated by the host before the kernel.
 
     The tiles are stacked along the first dimension: storing blocks of a buffer with more dimensions would change their
@@ -37,18 +37,18 @@ def clone_for_sums(kernel: tile.KernelOp, mapping: dict[Value, Value]) -> tile.K
     return second
 
 
-def store_part(at: Builder, sums: Value, parts: Value, number: Value) -> None:
+def store_partial(at: Builder, sums: Value, partials: Value, number: Value) -> None:
     """Store `sums` as tile `number` of the workspace."""
-    at.insert(tile.StoreOp(sums, parts, _elements(at, sums.shape, number), guarded=True))
+    at.insert(tile.StoreOp(sums, partials, _elements(at, sums.shape, number), guarded=True))
 
 
-def load_part(at: Builder, sums: Value, parts: Value, number: Value) -> Value:
+def load_partial(at: Builder, sums: Value, partials: Value, number: Value) -> Value:
     """Tile `number` of the workspace, in the shape of `sums`."""
     indices = _elements(at, sums.shape, number)
-    return at.insert(tile.LoadOp(parts, indices, guarded=True, result_types=[sums.type])).out
+    return at.insert(tile.LoadOp(partials, indices, guarded=True, result_types=[sums.type])).out
 
 
-def add_parts(
+def add_partials(
     loop: scf.ForOp,
     init: Value,
     bounds: tuple[Value, Value],

@@ -19,13 +19,13 @@ from tiledsl.passes.index_arithmetic import IndexArithmetic
 from tiledsl.passes.map_grid import STREAMS, fold_grid, swizzle_of
 from tiledsl.passes.split_k.partial_sums import (
     NotSplit,
-    add_parts,
-    allocate_parts,
+    add_partials,
+    allocate_partials,
     clone_for_sums,
     erase_after,
-    load_part,
+    load_partial,
     ops_after,
-    store_part,
+    store_partial,
 )
 
 _LIMIT = 1 << 31
@@ -105,16 +105,16 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
     kernel.set_option("swizzle", None)
     kernel.set_option(STREAMS, shares.programs)
     sums = loop.result
-    parts = allocate_parts(kernel, sums, 2 * shares.programs)
+    partials = allocate_partials(kernel, sums, 2 * shares.programs)
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
     copy = mapping[sums].op
     assert isinstance(copy, scf.ForOp)
-    _add_shared(second, copy, parts, shares)
-    _walk_share(kernel, loop, parts, shares)
+    _add_shared(second, copy, partials, shares)
+    _walk_share(kernel, loop, partials, shares)
 
 
-def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Shares) -> None:
+def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares: Shares) -> None:
     """Make each program compute its iterations, and store what it has of blocks that it does not compute alone."""
     body = _take(list(kernel.body))
     kernel.set_field("grid", [Builder.at(kernel).constant(shares.programs, INT32)])
@@ -158,10 +158,10 @@ def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
         keep = body
     after = _Steps(Builder(keep, keep.last, loop.loc), shares)
     begins = after.select(after.compare(first, "eq", zero), after.constant(shares.programs), zero, "begins")
-    store_part(after.at, loop.result, parts, after.apply(arith.AddOp, begins, program))
+    store_partial(after.at, loop.result, partials, after.apply(arith.AddOp, begins, program))
 
 
-def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Shares) -> None:
+def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares: Shares) -> None:
     """Make the kernel finish the blocks that several programs share, from their parts."""
     kernel.set_field("grid", [Builder.at(kernel).constant(shares.shared, INT32)])
     at = _Steps(Builder(kernel.body, kernel.body.first, kernel.loc), shares)
@@ -178,8 +178,8 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
         end = Builder(kernel.body, divided.op.next, kernel.loc)
         end.insert(scf.IfOp(divided, result_types=[], regions=[body, _take(())]))
     sums = loop.result
-    init = load_part(Builder.at(loop), sums, parts, begun)
-    add_parts(loop, init, bounds, lambda inner, part: load_part(inner, sums, parts, part))
+    init = load_partial(Builder.at(loop), sums, partials, begun)
+    add_partials(loop, init, bounds, lambda inner, part: load_partial(inner, sums, partials, part))
 
 
 class _Steps(IndexArithmetic):

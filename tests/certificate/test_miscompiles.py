@@ -187,15 +187,15 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         product(pass_configs=PEELED),
     ),
     "every part of a split sum is the first": (
-        split_k._store_part, "arith.MulOp(part, at.constant(each, INT32)", "arith.MulOp(part, at.constant(0, INT32)",
+        split_k._store_partial, "arith.MulOp(part, at.constant(each, INT32)", "arith.MulOp(part, at.constant(0, INT32)",
         product(pass_configs={"split-k.splits": 2}),
     ),
     "a part of a split sum is forgotten": (
-        split_k._add_parts, "at.constant(splits, INT32)", "at.constant(splits - 1, INT32)",
+        split_k._add_partials, "at.constant(splits, INT32)", "at.constant(splits - 1, INT32)",
         product(pass_configs={"split-k.splits": 2}),
     ),
     "split sums start from another part": (
-        partial_sums.add_parts, "arith.AddOp(total, load(inside, part))",
+        partial_sums.add_partials, "arith.AddOp(total, load(inside, part))",
         "arith.AddOp(load(inside, part), load(inside, part))",
         product(pass_configs={"split-k.splits": 2}),
     ),

@@ -113,7 +113,7 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
             terms.append((coefficient, ends[1] + 1, walk))
     if len(terms) < 2 or not 0 <= offset < dim:
         return None
-    parts: list[SubIndex] = []
+    sub_indices: list[SubIndex] = []
     unit = dim
     last: tuple[int, int, Value | None] = (1, 1, None)
     for step, extent, value in [*sorted(terms, key=lambda term: -term[0]), last]:
@@ -123,8 +123,8 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
             return None
         offset, unit = offset % step, step
         if size > 1:
-            parts.append(SubIndex(size, value, extent, start))
-    return parts
+            sub_indices.append(SubIndex(size, value, extent, start))
+    return sub_indices
 
 
 def in_order(indices: Sequence[Value], shape: Shape) -> bool:
@@ -152,14 +152,14 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
         return True
     walked: list[Value] = []
     for index, dim in zip(indices, shape, strict=True):
-        parts = digits(index, dim)
-        if parts is None:
+        sub_indices = digits(index, dim)
+        if sub_indices is None:
             if classify([index], (dim,))[0].kind == "identity":
                 walked.append(index)
             elif dim != 1 or prod(index.shape) != 1:
                 return False
             continue
-        for part in parts:
+        for part in sub_indices:
             if part.walk is None or not part.walk.shape or part.extent != part.size:
                 return False
             walked.append(part.walk)

@@ -351,12 +351,12 @@ class Expressions:
     def dot(self, op: tensor.DotOp) -> Expression:
         a, b, dtype = self.text(op.a), self.text(op.b), op.out.dtype
         number = constant_of(op.accumulator)
-        parts = [a, b] if number == 0 else [a, b, self.text(op.accumulator)]
+        arguments = [a, b] if number == 0 else [a, b, self.text(op.accumulator)]
         if op.precision != "default" and op.a.dtype == "float32":
-            parts.append(f'input_precision="{op.precision}"')
+            arguments.append(f'input_precision="{op.precision}"')
         if dtype != "float32":  # Triton 3.6 takes float32 for the default, whatever the accumulator is
-            parts.append(f"out_dtype={TRITON_TYPES[dtype]}")
-        return Expression(f"tl.dot({', '.join(parts)})")
+            arguments.append(f"out_dtype={TRITON_TYPES[dtype]}")
+        return Expression(f"tl.dot({', '.join(arguments)})")
 
     def gather(self, op: tensor.GatherOp) -> Expression:
         return Expression(f"tl.gather({self.text(op.source)}, {self.text(op.indices)}, axis={op.axis})")

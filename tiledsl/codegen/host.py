@@ -185,8 +185,8 @@ class HostWriter:
         return str(dim) if isinstance(dim, int) else self._text[self.func.symbol(dim)].text
 
     @staticmethod
-    def _tuple(parts: Sequence[str]) -> str:
-        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    def _tuple(items: Sequence[str]) -> str:
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
     # Statements
 

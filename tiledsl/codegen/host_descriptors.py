@@ -130,5 +130,5 @@ def _stride(type: BufferType, axis: int, dim: Callable[[int | str], str]) -> str
     return " * ".join(map(dim, sizes))
 
 
-def _tuple(parts: Sequence[str]) -> str:
-    return f"({', '.join(parts)})"
+def _tuple(items: Sequence[str]) -> str:
+    return f"({', '.join(items)})"

@@ -242,12 +242,12 @@ class KernelWriter:
         self.line(f"{self.name(op.out)} = {self.load_text(op)}")
 
     def load_text(self, op: triton.LoadOp) -> str:
-        parts = [self.expressions.text(op.pointer)]
+        arguments = [self.expressions.text(op.pointer)]
         if op.mask is not None:
-            parts.append(f"mask={self.expressions.text(op.mask)}")
+            arguments.append(f"mask={self.expressions.text(op.mask)}")
             if op.other is not None:
-                parts.append(f"other={self.other(op.other, op.out.dtype)}")
-        return f"tl.load({', '.join(parts + _cache_options(op.cache, op.eviction))})"
+                arguments.append(f"other={self.other(op.other, op.out.dtype)}")
+        return f"tl.load({', '.join(arguments + _cache_options(op.cache, op.eviction))})"
 
     def other(self, value: Value, dtype: str) -> str:
         """What masked-off elements give; tl.load converts it, so a number may stand bare."""
@@ -263,10 +263,10 @@ class KernelWriter:
             if number is None
             else self.expressions.converted_number(number, op.value.dtype).text
         )
-        parts = [self.expressions.text(op.pointer), value]
+        arguments = [self.expressions.text(op.pointer), value]
         if op.mask is not None:
-            parts.append(f"mask={self.expressions.text(op.mask)}")
-        self.line(f"tl.store({', '.join(parts + _cache_options(op.cache, op.eviction))})")
+            arguments.append(f"mask={self.expressions.text(op.mask)}")
+        self.line(f"tl.store({', '.join(arguments + _cache_options(op.cache, op.eviction))})")
 
     def load_block(self, op: triton.LoadBlockOp) -> None:
         assert not op.axes, f"only Gluon leaves out dimensions of {op!r}"

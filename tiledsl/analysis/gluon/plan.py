@@ -39,7 +39,7 @@ class Plan:
 
 
 def make_plan(
-    loops: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
+    loops: SoftmaxLoops, warp_groups: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
 ) -> Plan:
     """The plan; `stages` 0 means what the loops ask for. Raises NotRecognised if shared memory or registers do not
     suffice."""
@@ -47,7 +47,7 @@ def make_plan(
     for extent in (loops.columns, loops.depth, loops.width):
         if extent & (extent - 1) or not 16 <= extent <= 256:
             raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", loops.query)
-    rows = parts * ROWS_OF_CONSUMER
+    rows = warp_groups * ROWS_OF_CONSUMER
     queries = rows * loops.depth * size
     once = queries + sum(rows * loops.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     stage_bytes = loops.columns * (loops.depth + loops.width) * size
@@ -63,21 +63,21 @@ def make_plan(
         raise NotRecognised(
             f"two stages need {once + 2 * stage_bytes} bytes of shared memory of {shared_bytes}", loops.query
         )
-    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, parts)
+    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, warp_groups)
     return Plan(min(wanted, possible), in_registers, in_query)
 
 
-def query_in_registers(columns: int, depth: int, width: int, parts: int) -> bool:
+def query_in_registers(columns: int, depth: int, width: int, warp_groups: int) -> bool:
     """Whether Q's fragments fit beside scores, accumulator and weights, with a tenth of the registers to spare."""
-    limit = CONSUMER_REGISTERS[parts] * 9 // 10
+    limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
     tiles = columns // 2 + width // 2 + columns // 4
     if tiles > limit:
         raise NotRecognised(f"tiles of {columns} and {width} columns need {tiles} registers a thread of {limit}")
-    return tiles + depth // 4 <= limit and parts < 3
+    return tiles + depth // 4 <= limit and warp_groups < 3
 
 
 def product_stages(
-    product: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
+    product: TiledProduct, warp_groups: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
 ) -> int:
     """Pairs of tiles in flight, at least 2: one is released when the next is in use.
 
@@ -87,17 +87,17 @@ def product_stages(
     for extent, least in ((product.columns, 16), (product.depth, 32 // size)):
         if extent & (extent - 1) or not least <= extent <= 256:
             raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", product.product)
-    limit = CONSUMER_REGISTERS[parts] * 9 // 10
+    limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
     sums = product.columns // 2 * (2 if product.acc_position is None else 1)
     if sums > limit:
         raise NotRecognised(
             f"sums of {product.columns} columns need {sums} registers a thread of {limit}", product.product
         )
-    if product.columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[parts]:
+    if product.columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[warp_groups]:
         raise NotRecognised(
-            f"an instruction of {product.columns} columns does not fit {parts} consumers", product.product
+            f"an instruction of {product.columns} columns does not fit {warp_groups} consumers", product.product
         )
-    rows = parts * ROWS_OF_CONSUMER
+    rows = warp_groups * ROWS_OF_CONSUMER
     once = sum(rows * product.columns * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     each = (rows + product.columns) * product.depth * size
     possible = (shared_bytes - BARRIER_BYTES - once) // each
@@ -107,17 +107,17 @@ def product_stages(
     return min(max(2, stages or product.op.num_stages), possible)
 
 
-def products_in_flight(product: TiledProduct, parts: int) -> int:
+def products_in_flight(product: TiledProduct, warp_groups: int) -> int:
     """2 if a consumer can issue a product from zero before it uses the previous one, else 1."""
     arguments = set(product.op.iter_args)
     free = not any(value in arguments for op in product.beside for value in op.operands)
     computed = {value for op in product.beside for value in op.results}
     free &= not any(value in computed for value in product.op.yielded)
-    fits = 3 * (product.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
+    fits = 3 * (product.columns // 2) <= CONSUMER_REGISTERS[warp_groups] * 9 // 10
     return 2 if product.acc_position is None and free and fits and (trip_count(product.op) or 0) > 1 else 1
 
 
-def product_drawback(product: TiledProduct, parts: int, stages: int) -> str:
+def product_drawback(product: TiledProduct, warp_groups: int, stages: int) -> str:
     """Why Triton should write this loop although Gluon could; empty if Gluon is faster, as measured on an H200."""
     if product.acc_position is not None or product.left.out.dtype not in BYTES:
         return "of products, only those of float8 that start from zero in each step are known to be faster"
@@ -126,25 +126,25 @@ def product_drawback(product: TiledProduct, parts: int, stages: int) -> str:
         return f"tiles of {tile} are not known to be faster, those of 128 x 128 x 128 are"
     if stages < LEAST_STAGES:  # two are in use
         return f"{stages} stages are not known to be faster, {LEAST_STAGES} are"
-    return (
-        "" if products_in_flight(product, parts) == 2 else "a second product cannot be issued before the first is used"
-    )
+    if products_in_flight(product, warp_groups) == 1:
+        return "a second product cannot be issued before the first is used"
+    return ""
 
 
-def rescaling(found: SoftmaxLoops, parts: int, fast_math: bool) -> str:
+def rescaling(found: SoftmaxLoops, warp_groups: int, fast_math: bool) -> str:
     """When loops should rescale their sums, as measured on an H200: "each" step at once, "late" or "lazy"."""
     if found.width == WIDE:
         return "lazy" if fast_math else "late"
-    return "lazy" if parts == 3 and fast_math else "each"
+    return "lazy" if warp_groups == 3 and fast_math else "each"
 
 
-def drawback(loops: SoftmaxLoops, parts: int) -> str:
+def drawback(loops: SoftmaxLoops, warp_groups: int) -> str:
     """Why Triton should write these loops although Gluon could; empty if Gluon is faster.
 
     With one consumer, nothing hides its row-wise updates. With fewer than 64 keys or columns, barriers cost more than
     products; more than 128 leave room for only 64 keys, and have not been measured.
     """
-    if parts < LEAST_CONSUMERS:
+    if warp_groups < LEAST_CONSUMERS:
         return f"blocks of {loops.rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"
     for extent in (loops.columns, loops.depth, loops.width):
         if not LEAST_EXTENT <= extent <= MOST_EXTENT:

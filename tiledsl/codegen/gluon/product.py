@@ -96,30 +96,30 @@ class ProductKernelWriter(SpecializedWriter):
     def producer(self, name: str) -> list[str]:
         left, right, loop = self.left_load, self.right_load, self.loop
         needed = needed_for([*left.starts, *right.starts, *loop.operands[:2]])
-        by_part = self.by_part(needed)
+        by_group = self.by_group(needed)
         self.line(f"{self.stage} = 0")
         self.line(f"{self.phase} = 1  # the first turn of an empty place does not wait")
         self.items()
-        self.needed_ops([op for op in self.ops_before if op not in by_part], needed)
+        self.needed_ops([op for op in self.ops_before if op not in by_group], needed)
         with self.range_of(loop):
             self.line(f"mbarrier.wait({self.empty['']}.index({self.stage}), {self.phase})")
-            size = self.parts * box_bytes(left) + box_bytes(right)
+            size = self.warp_groups * box_bytes(left) + box_bytes(right)
             self.line(f"mbarrier.expect({self.full['']}.index({self.stage}), {size})")
             inside = [op for op in loop.body if op in needed]
-            self.needed_ops([op for op in inside if op not in by_part], needed)
+            self.needed_ops([op for op in inside if op not in by_group], needed)
             self._load(right, self.stage)
-            with self.under(f"for {self.consumer} in gl.static_range({self.parts}):"):
-                self.needed_ops(self.ops_before, by_part)
-                self.needed_ops(inside, by_part)
-                self._load(left, self._place_of_part())
+            with self.under(f"for {self.consumer} in gl.static_range({self.warp_groups}):"):
+                self.needed_ops(self.ops_before, by_group)
+                self.needed_ops(inside, by_group)
+                self._load(left, self._place_of_group())
             self._advance()
         return self.producer_function(name)
 
     def _advance(self) -> None:
         self.line(f"{self.stage}, {self.phase} = _advance({self.stage}, {self.phase}, {self.stages})")
 
-    def _place_of_part(self) -> str:
-        return self.stage if self.parts == 1 else f"{self.stage} * {self.parts} + {self.consumer}"
+    def _place_of_group(self) -> str:
+        return self.stage if self.warp_groups == 1 else f"{self.stage} * {self.warp_groups} + {self.consumer}"
 
     def _load(self, op: triton.LoadBlockOp, place: str) -> None:
         self.origin(op)
@@ -162,10 +162,8 @@ class ProductKernelWriter(SpecializedWriter):
         """Wait for tiles, issue their product, and compute what does not need it."""
         self._await_tiles()
         self.origin(self.product)
-        part = self.name(self.product.out)
-        self.line(
-            f"{part} = warpgroup_mma({self._operands()}, {self.zeros(self.product.out)}, use_acc=False, is_async=True)"
-        )
+        product, zeros = self.name(self.product.out), self.zeros(self.product.out)
+        self.line(f"{product} = warpgroup_mma({self._operands()}, {zeros}, use_acc=False, is_async=True)")
         self.ops(self.beside)
 
     def _update(self) -> None:
@@ -210,8 +208,8 @@ class ProductKernelWriter(SpecializedWriter):
             self._update()
 
     def _finish(self, left: int) -> None:
-        part = self.name(self.product.out)
-        self.line(f"{part} = warpgroup_mma_wait({left}, deps=[{part}])")
+        product = self.name(self.product.out)
+        self.line(f"{product} = warpgroup_mma_wait({left}, deps=[{product}])")
 
     def _added_products(self) -> None:
         """Products that are added up: when one is issued, the one before is awaited."""
@@ -242,16 +240,16 @@ class ProductKernelWriter(SpecializedWriter):
         self.line(f"mbarrier.wait({self.full['']}.index({self.stage}), {self.phase})")
 
     def _operands(self) -> str:
-        left = self.operand(self.product.a, self._place_of_part())
+        left = self.operand(self.product.a, self._place_of_group())
         return f"{left}, {self.operand(self.product.b, self.stage)}"
 
     # The entry
 
     def entry(self, name: str) -> list[str]:
-        self.allocate(self.rings["left"], self.left_load, self.stages * self.parts)
+        self.allocate(self.rings["left"], self.left_load, self.stages * self.warp_groups)
         self.allocate(self.rings["right"], self.right_load, self.stages)
         self.allocate_results()
         self.line(f"{self.full['']} = _barriers({self.stages}, 1)")
-        self.line(f"{self.empty['']} = _barriers({self.stages}, {self.parts})")
+        self.line(f"{self.empty['']} = _barriers({self.stages}, {self.warp_groups})")
         self.start(name)
         return self.function(name, map(self.argument, self.launch.body.args))

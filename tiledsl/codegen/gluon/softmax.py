@@ -154,16 +154,16 @@ class SoftmaxKernelWriter(SpecializedWriter):
         starts = [*query.starts, *(v for loop in self.turns for v in (*loop.keys.starts, *loop.values.starts))]
         bounds = [value for loop in self.turns for value in loop.op.operands[:2]]
         needed = needed_for([*starts, *bounds])
-        by_part = self.by_part(needed)
+        by_group = self.by_group(needed)
         stage, phase = self.stage["keys"], self.phase["keys"]
         self.line(f"{stage} = 0")
         self.line(f"{phase} = 1  # the first turn of an empty place does not wait")
         if self.item is not None:
             self.line(f"{self.turn} = 1")
         self.items()
-        self.needed_ops([op for op in self.ops_before if op not in by_part], needed)
-        with self.under(f"for {self.consumer} in gl.static_range({self.parts}):"):
-            self.needed_ops(self.ops_before, by_part)
+        self.needed_ops([op for op in self.ops_before if op not in by_group], needed)
+        with self.under(f"for {self.consumer} in gl.static_range({self.warp_groups}):"):
+            self.needed_ops(self.ops_before, by_group)
             self.load_box(query, self.consumer, self.turn if self.item is not None else "1")
         if self.item is not None:
             self.line(f"{self.turn} ^= 1")
@@ -342,11 +342,11 @@ class SoftmaxKernelWriter(SpecializedWriter):
 
     def entry(self, name: str) -> list[str]:
         first = self.turns[0]
-        for op, places in ((self.query, self.parts), (first.keys, self.stages), (first.values, self.stages)):
+        for op, places in ((self.query, self.warp_groups), (first.keys, self.stages), (first.values, self.stages)):
             self.allocate(self.rings[op.ring], op, places)
         self.allocate_results()
         for ring in ("query", "keys", "values"):
-            places, readers = (self.parts, 1) if ring == "query" else (self.stages, self.parts)
+            places, readers = (self.warp_groups, 1) if ring == "query" else (self.stages, self.warp_groups)
             self.line(f"{self.full[ring]} = _barriers({places}, 1)")
             self.line(f"{self.empty[ring]} = _barriers({places}, {readers})")
         self.start(name)

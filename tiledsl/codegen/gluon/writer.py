@@ -36,7 +36,7 @@ class SpecializedWriter(KernelWriter, ABC):
         self.loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
         self.ops_before, self.ops_after = _around(launch.body, self.loops)
         self.item = next((op for op in launch.body if isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp))), None)
-        self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
+        self.warp_groups = next(int(op.parts) for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[triton.StoreBlockOp, str] = {}
         self.rings: dict[str, str] = {}
@@ -54,7 +54,7 @@ class SpecializedWriter(KernelWriter, ABC):
         described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
         self.arguments = [value for value in launch.body.args if value not in described]
         claim = self.names.claim
-        self.part = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)))
+        self.group = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)))
         self.consumer, self.turn = claim("consumer"), claim("turn")
         if isinstance(self.item, gluon.LongestFirstOp):
             self.helpers = (*self.helpers, api.BALANCED)
@@ -180,7 +180,7 @@ class SpecializedWriter(KernelWriter, ABC):
         if isinstance(op, gluon.ScheduleOp):
             pass
         elif isinstance(op, gluon.WarpGroupIdOp):
-            self.line(f"{self.part} = gl.to_tensor({self.consumer})")
+            self.line(f"{self.group} = gl.to_tensor({self.consumer})")
         elif isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp)):
             pass  # the loops around count them
         elif isinstance(op, triton.StoreBlockOp):
@@ -214,7 +214,7 @@ class SpecializedWriter(KernelWriter, ABC):
 
     # Pieces
 
-    def by_part(self, needed: set[Operation]) -> set[Operation]:
+    def by_group(self, needed: set[Operation]) -> set[Operation]:
         """Of the operations needed for loads, those that differ from consumer to consumer."""
         return dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
 
@@ -268,7 +268,7 @@ class SpecializedWriter(KernelWriter, ABC):
     def allocate_results(self) -> None:
         """Shared memory for the boxes that consumers store."""
         for store, buffer in self.out_buffers.items():
-            self.allocate(buffer, store, self.parts)
+            self.allocate(buffer, store, self.warp_groups)
 
     def allocate(self, name: str, op: triton.LoadBlockOp | triton.StoreBlockOp, places: int) -> None:
         shape = ", ".join(map(str, (places, *gluon.box(op))))
@@ -284,13 +284,13 @@ class SpecializedWriter(KernelWriter, ABC):
             self.line(AWAIT)
         self.line("gl.warp_specialize(")
         self.line("    [")
-        for number in range(self.parts):
+        for number in range(self.warp_groups):
             self.line(f"        ({name}_consumer, ({', '.join([str(number), *stored])})),")
         self.line(f"        ({name}_producer, ({', '.join(loaded)})),")
         self.line("    ],")
-        registers = CONSUMER_REGISTERS[self.parts]
-        self.line(f"    {[4] * (self.parts - 1) + [1]},")
-        self.line(f"    {[registers] * (self.parts - 1) + [PRODUCER_REGISTERS]},")
+        registers = CONSUMER_REGISTERS[self.warp_groups]
+        self.line(f"    {[4] * (self.warp_groups - 1) + [1]},")
+        self.line(f"    {[registers] * (self.warp_groups - 1) + [PRODUCER_REGISTERS]},")
         self.line(")")
 
 

@@ -117,11 +117,11 @@ class Apart:
             return
         known = {str(trial.index): {name: getattr(trial, name) for name in OUTCOME} for trial in self._trials}
         self._pool.ask("final", 0, {"do": "final function", "known": known}, len(finalists))
-        _, found = self._answer()
-        if "status" in found:
-            _log.warning("autotune: the final round ended early (%s); first measurements count", found["message"])
+        _, outcomes = self._answer()
+        if "status" in outcomes:
+            _log.warning("autotune: the final round ended early (%s); first measurements count", outcomes["message"])
             return
-        for index, fields in found.items():
+        for index, fields in outcomes.items():
             self._trials[int(index)].update(fields)
 
     def _answer(self) -> tuple[int, dict[str, Any]]:

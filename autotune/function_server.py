@@ -58,12 +58,12 @@ class FunctionServer:
             trial.fail("crash", trial.message)  # this process has lost its GPU: another one goes on
         return _outcome(trial)
 
-    def final(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def final(self, outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """The final round of the configurations whose trials are known: their fields, by index."""
-        for index, fields in known.items():
+        for index, fields in outcomes.items():
             self._trials[int(index)].update(fields)
         self.run.final()
-        return {index: _outcome(self._trials[int(index)]) for index in known}
+        return {index: _outcome(self._trials[int(index)]) for index in outcomes}
 
     def _reference(self, *inputs: Any) -> Any:
         """Have the tuner's process run ref_prog; what it changes is changed here."""

@@ -167,11 +167,11 @@ class Bits:
         name = options.rows or options.bucket or "M"
         sizes = {size for param in kernel.params for size in param.shape if isinstance(size, str)}
         if name in sizes:  # one kernel for all
-            made = []
+            kernels = []
             for count in _ROWS:
                 shapes = {p.name: [count if size == name else size for size in p.shape] for p in kernel.params}
-                made.append((count, kernel, shapes))
-            return made
+                kernels.append((count, kernel, shapes))
+            return kernels
         rows = values.get(name)
         if not isinstance(rows, int) or isinstance(rows, bool):
             known = [each for each, value in values.items() if isinstance(value, int) and not isinstance(value, bool)]

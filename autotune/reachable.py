@@ -49,11 +49,11 @@ def function_at(place: Mapping[str, str]) -> Callable[..., Any]:
         module = _script(place["file"]) if place["module"] == _MAIN else importlib.import_module(place["module"])
     except (Exception, SystemExit) as error:
         raise Unreachable(f"its module cannot be loaded there: {type(error).__name__}: {error}") from error
-    found = _named(module, place["name"])
-    found = getattr(found, "function", found)
-    if not callable(found) or digest(program_text(found)) != place["digest"]:
+    function = _named(module, place["name"])
+    function = getattr(function, "function", function)
+    if not callable(function) or digest(program_text(function)) != place["digest"]:
         raise Unreachable("it, or what it refers to, is not as its file has it")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _named(module: Any, name: str) -> Any:

@@ -422,12 +422,12 @@ class TuningRun:
         """Configurations that wait to be compiled, and need no less than one that needed too much."""
         assert self._compiler is not None
         least = work_of(self.kernels[failed.index])
-        known = self.problem.program is not None
+        has_programs = self.problem.program is not None
         why = f"needs no less than {config_text(failed.config)}: {failed.message.splitlines()[0]}"
         for index in sorted(self._compiling):
             needs = (
                 prune.needs_as_much(work_of(self.kernels[index]), least, self.target)
-                if known
+                if has_programs
                 else prune.is_at_least(self.trials[index].config, failed.config)
             )
             if needs and self._compiler.skip(index):

@@ -121,11 +121,11 @@ def _is_tied(trial: Trial, best: Trial, stays: bool = False) -> bool:
 
 def config_order(config: Mapping[str, Any]) -> tuple[Any, ...]:
     """An order of configurations: by name and value, numbers by size."""
-    found = []
+    items = []
     for name, value in sorted(config.items()):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        found.append((name, 0, value, "") if is_number else (name, 1, 0, config_text({name: value})))
-    return tuple(found)
+        items.append((name, 0, value, "") if is_number else (name, 1, 0, config_text({name: value})))
+    return tuple(items)
 
 
 def _by_latency(trial: Trial) -> tuple[float, int]:

@@ -31,12 +31,12 @@ class _Guard:
         if type.scope != "global" or op.guarded:
             return
         conditions: list[Value] = []
-        known = Known(self.ranges) if op.mask is None else Known.of(op.mask, self.ranges)
+        in_bounds = Known(self.ranges) if op.mask is None else Known.of(op.mask, self.ranges)
         for index, dim in zip(op.indices, type.shape, strict=True):
             bound = dim if isinstance(dim, int) else self.func.symbol(dim)
-            if not self.ranges.is_nonnegative(index) and not known.is_nonnegative(index):
+            if not self.ranges.is_nonnegative(index) and not in_bounds.is_nonnegative(index):
                 conditions.append(self._compare(op, index, "ge", 0))
-            if not self._is_below(index, bound) and not known.is_below(index, bound):
+            if not self._is_below(index, bound) and not in_bounds.is_below(index, bound):
                 conditions.append(self._compare(op, index, "lt", bound))
         op.set_attribute("guarded", True)
         if conditions:

@@ -123,12 +123,12 @@ def _gather_flat(op: tensor.GatherOp) -> None:
     stride = prod(source.shape)
     for dim, size in enumerate(source.shape):
         stride //= size
-        each = op.indices if dim == op.axis else iota(builder, len(shape), dim, size)
+        index = op.indices if dim == op.axis else iota(builder, len(shape), dim, size)
         if size == 1:
             continue
         if stride != 1:
-            each = builder.insert(arith.MulOp(each, builder.constant(stride, ScalarType(each.dtype)))).result
-        place = each if place is None else builder.insert(arith.AddOp(place, each)).result
+            index = builder.insert(arith.MulOp(index, builder.constant(stride, ScalarType(index.dtype)))).result
+        place = index if place is None else builder.insert(arith.AddOp(place, index)).result
     if place is None:
         place = op.indices
     places = _flattened(builder, place, shape, {})

@@ -64,12 +64,12 @@ def _lower_sort(op: tensor.SortOp) -> None:
     lane = iota(builder, len(source.shape), axis, source.shape[axis])
     if is_float(source.dtype) or op.indices.uses:
         order = broadcast(builder, lane, source.shape)
-        made, moved = bitonic(builder, [source, order], axis, lambda at, a, b: _precedes(at, a, b, op.descending))
+        ordered, moved = bitonic(builder, [source, order], axis, lambda at, a, b: _precedes(at, a, b, op.descending))
         op.indices.replace_with(moved)
     else:
-        (made,) = bitonic(builder, [source], axis, lambda at, a, b: _less(at, a[0], b[0], op.descending))
-    made.name = made.name or op.out.name
-    op.out.replace_with(made)
+        (ordered,) = bitonic(builder, [source], axis, lambda at, a, b: _less(at, a[0], b[0], op.descending))
+    ordered.name = ordered.name or op.out.name
+    op.out.replace_with(ordered)
 
 
 def bitonic(

@@ -133,12 +133,12 @@ def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     )
 
 
-def _rescales_late(found: SoftmaxLoops) -> bool:
+def _rescales_late(softmax: SoftmaxLoops) -> bool:
     """Whether accumulators are multiplied, by what their loops compute, and need not be until the next product."""
-    factors = [op.factor for loop in found.loops for op in loop.rescale if isinstance(op, gluon.RescaleOp)]
-    if not len(factors) == len(found.loops) == sum(len(loop.rescale) for loop in found.loops):
+    factors = [op.factor for loop in softmax.loops for op in loop.rescale if isinstance(op, gluon.RescaleOp)]
+    if not len(factors) == len(softmax.loops) == sum(len(loop.rescale) for loop in softmax.loops):
         return False
-    return all(factor.op in loop.update for loop, factor in zip(found.loops, factors))
+    return all(factor.op in loop.update for loop, factor in zip(softmax.loops, factors))
 
 
 def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:

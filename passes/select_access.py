@@ -62,12 +62,12 @@ class SelectAccess(Pass):
             return  # Triton's descriptors beside Gluon's failed on an H200: the others use pointers
         selections = [_Selection(func, kernel, program.target) for kernel in kernels]
         for name in modes:
-            found = {_name(op.buffer) for each in selections for op in each.accesses}
-            if name not in found:
+            buffers = {_name(op.buffer) for each in selections for op in each.accesses}
+            if name not in buffers:
                 raise TileError(
                     f"select-access.operands names {name!r}, which no kernel loads or stores as a whole tile",
                     func.loc,
-                    [f"there are {', '.join(sorted(found)) or 'none'}"],
+                    [f"there are {', '.join(sorted(buffers)) or 'none'}"],
                 )
         for each in selections:
             each.run(self.mode, modes)
@@ -156,12 +156,12 @@ class _Selection:
                 raise NoBlock("the kernel both reads and writes it, and the two ways are not ordered")
             if op.cache or op.eviction:
                 raise NoBlock("it has a cache hint")
-            found = block_of(op, self.func)
+            access = block_of(op, self.func)
             if isinstance(op, tile.StoreOp):
-                _check_columns(op, found)
+                _check_columns(op, access)
                 if self.target is not None:
                     self.check_room(op)
-            return found
+            return access
         except NoBlock as reason:
             self.remark(op, str(reason))
             return None

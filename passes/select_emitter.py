@@ -194,12 +194,12 @@ class SelectEmitter(Pass):
         for loop in softmax.loops:
             loop.op.set_attribute("num_stages", plan.stages)
 
-    def _choose_rescaling(self, kernel: tile.KernelOp, found: SoftmaxLoops, warp_groups: int) -> SoftmaxLoops:
+    def _choose_rescaling(self, kernel: tile.KernelOp, softmax: SoftmaxLoops, warp_groups: int) -> SoftmaxLoops:
         """The loops, rescaling as requested; loops without a softmax can only rescale late."""
-        chosen = rescaling(found, warp_groups, self.fast_math) if self.rescale == "auto" else self.rescale
+        chosen = rescaling(softmax, warp_groups, self.fast_math) if self.rescale == "auto" else self.rescale
         if chosen == "each":
-            return found
-        lazy = chosen == "lazy" and rescale_lazily([loop.op for loop in found.loops])
+            return softmax
+        lazy = chosen == "lazy" and rescale_lazily([loop.op for loop in softmax.loops])
         name_rescaling(find_softmax_loops(kernel.body), skip=lazy)
         return find_softmax_loops(kernel.body)
 

@@ -95,11 +95,11 @@ def register(types: Mapping[str, type[Pass]]) -> None:
 def identity(pass_type: type[Pass]) -> str:
     """A text for the code of a user's pass: 16 digits from the text of its module and of the user's modules that are
     named there; "opaque:" and a number where the code cannot be known, which the log says once."""
-    found = _identities.get(pass_type)
-    if found is None:
-        found = _identities[pass_type] = _identity(pass_type)
-        _by_identity[found] = pass_type
-    return found
+    text = _identities.get(pass_type)
+    if text is None:
+        text = _identities[pass_type] = _identity(pass_type)
+        _by_identity[text] = pass_type
+    return text
 
 
 def _identity(pass_type: type[Pass]) -> str:

@@ -96,11 +96,11 @@ class KernelInContext:
             return turn.time(lambda: kernel(*arguments, **keywords))
 
         def trials() -> list[Trial]:
-            found = [
+            trials_of_call = [
                 Trial(i, c, build=partial(problem.build, c, problem.target)) for i, c in enumerate(problem.configs)
             ]
-            prune_and_order(found, problem)
-            return found
+            prune_and_order(trials_of_call, problem)
+            return trials_of_call
 
         def remember(trials: Sequence[Trial], best: Trial) -> None:
             for trial in trials:

@@ -62,14 +62,14 @@ def _read_json(path: Path) -> ExternalFile:
 
 def _write_json(file: ExternalFile) -> bytes:
     written: dict[str, Any] = {}
-    others = {json.dumps({n: v for n, v in each.arguments.items() if n != "M"}) for each in file.entries if each.rule != "any"}  # fmt: skip # noqa: E501
+    others = {json.dumps({n: v for n, v in entry.arguments.items() if n != "M"}) for entry in file.entries if entry.rule != "any"}  # fmt: skip # noqa: E501
     if len(others) > 1:
         raise TileError(f"aiter's JSON is of one N and K a file; {file.kernel} has {len(others)} of them")
-    for each in file.entries:
-        key = each.rest.get("key") or _key(each)
+    for entry in file.entries:
+        key = entry.rest.get("key") or _key(entry)
         if key in written:
             raise TileError(f"aiter's JSON has one configuration for {key}; {file.kernel} has several")
-        written[key] = each.config
+        written[key] = entry.config
     return (json.dumps(written, indent=2, allow_nan=False) + "\n").encode()
 
 

@@ -68,12 +68,12 @@ class ExternalConfigs:
     def files(self) -> dict[Path, ExternalFile]:
         """The files by their paths. TileError if one is damaged."""
         formats = FORMATS.values() if self.format is None else [FORMATS[self.format]]
-        found = {}
+        by_path = {}
         for path in sorted(self.folder.iterdir()):
             owner = next((each for each in formats if path.is_file() and each.owns(path)), None)
             if owner is not None:
-                found[path] = owner.read(path)
-        return found
+                by_path[path] = owner.read(path)
+        return by_path
 
     def lookup(self, kernel: str | None = None, target: str | None = None, **arguments: Any) -> ExternalMatch | None:
         """What the files' own project would run for these arguments; None if there is nothing.
@@ -87,12 +87,12 @@ class ExternalConfigs:
                 target is not None and not _same(file.target, target)
             ):
                 continue
-            found = matching(file.entries, file.bucket, arguments)
-            if found is None:
+            entry = matching(file.entries, file.bucket, arguments)
+            if entry is None:
                 continue
-            merit = (found.rule != "any", sum(name in arguments for name in found.arguments))
+            merit = (entry.rule != "any", sum(name in arguments for name in entry.arguments))
             if best is None or merit > best[0]:
-                match = ExternalMatch(copy.deepcopy(found.config), path, found.rule, found.latency_ms)
+                match = ExternalMatch(copy.deepcopy(entry.config), path, entry.rule, entry.latency_ms)
                 best = (merit, match)
         return None if best is None else best[1]
 

@@ -25,12 +25,12 @@ def _read(path: Path) -> ExternalFile:
     if not isinstance(data.get("results"), list):
         raise damaged(path, "results", "it is missing, or no list")
     entries = []
-    for place, each in enumerate(data["results"]):
+    for place, result in enumerate(data["results"]):
         key = f"results[{place}]"
-        if not isinstance(each, dict):
+        if not isinstance(result, dict):
             raise damaged(path, key, "it is no object")
-        config = config_at(path, f"{key}.configuration", each.get("configuration"))
-        entries.append(ExternalEntry({}, config, "any", _latency(path, key, each), {"result": each}))
+        config = config_at(path, f"{key}.configuration", result.get("configuration"))
+        entries.append(ExternalEntry({}, config, "any", _latency(path, key, result), {"result": result}))
     rest = {name: value for name, value in data.items() if name != "results"}
     return ExternalFile("t4", path.stem, "", tuple(entries), rest=rest)
 

@@ -48,12 +48,12 @@ def further_inputs(
     if smaller is not None:
         further.append(smaller)
     checked = []
-    for each in further:
+    for case in further:
         try:
-            each.candidates = Reference(ref_prog, copies(each.inputs)).candidates
+            case.candidates = Reference(ref_prog, copies(case.inputs)).candidates
         except TileError:
             continue
-        checked.append(each)
+        checked.append(case)
     return checked
 
 

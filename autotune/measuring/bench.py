@@ -169,34 +169,33 @@ class Bench:
     def _doubts(self, job: Job, launch: Callable[..., Any]) -> dict[str, str]:
         """On which further inputs the outputs are wrong, and how."""
         doubts = {}
-        for each in self.further:
-            verdict = check_outputs(
-                self._call(job, launch, copies(each.inputs), each.inputs), each.candidates, self.policy.tolerance
-            )
+        for case in self.further:
+            ran = self._call(job, launch, copies(case.inputs), case.inputs)
+            verdict = check_outputs(ran, case.candidates, self.policy.tolerance)
             if "status" in verdict:
-                doubts[each.name] = verdict["message"]
+                doubts[case.name] = verdict["message"]
         return doubts
 
     def _bits(self, job: Job, launch: Callable[..., Any], ran: KernelOutputs) -> str:
         """The bits of a kernel's outputs: for the inputs, of which `ran` has the first outputs, and for worse ones."""
         first = bits.fingerprint(_results(ran))
-        found = [bits.fingerprint(_results(self._call(job, launch, copies(self.inputs))))]
-        if found[0] != first:
+        prints = [bits.fingerprint(_results(self._call(job, launch, copies(self.inputs))))]
+        if prints[0] != first:
             return bits.VARIES
         for inputs in bits.adversarial_inputs(self.inputs):
-            found.append(bits.fingerprint(_results(self._call(job, launch, copies(inputs), inputs))))
-        return digest(" ".join(found))[:32]
+            prints.append(bits.fingerprint(_results(self._call(job, launch, copies(inputs), inputs))))
+        return digest(" ".join(prints))[:32]
 
     def _bits_of_rows(
         self, job: Job, launch: Callable[..., Any], shapes: list[Any], dims: list[int | None], count: int
     ) -> str:
         """The bits of the first `count` rows that the kernel computes from inputs of these shapes."""
-        found = []
+        prints = []
         for each in (self.inputs, *bits.adversarial_inputs(self.inputs)):
             inputs = bits.of_rows(each, shapes)
             ran = self._call(job, launch, copies(inputs), inputs)
-            found.append(bits.fingerprint(bits.first_rows(ran.outputs, dims, count)))
-        return digest(" ".join(found))[:32]
+            prints.append(bits.fingerprint(bits.first_rows(ran.outputs, dims, count)))
+        return digest(" ".join(prints))[:32]
 
     def _call(
         self, job: Job, launch: Callable[..., Any], inputs: list[Any], originals: Sequence[Any] | None = None

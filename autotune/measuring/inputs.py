@@ -137,8 +137,8 @@ def poison(tensor: Any) -> None:
 
 def with_poison(inputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
     """The inputs with poisoned copies of those at some positions."""
-    found = list(inputs)
+    poisoned = list(inputs)
     for at in positions:
-        found[at] = _copy(inputs[at])
-        poison(found[at])
-    return found
+        poisoned[at] = _copy(inputs[at])
+        poison(poisoned[at])
+    return poisoned

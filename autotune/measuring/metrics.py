@@ -61,12 +61,12 @@ def function_of(metric: Any) -> Callable[..., Any]:
         return metric  # type: ignore[no-any-return]
     module, _, name = metric.partition(":")
     try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
+        function = operator.attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise TileError(f"autotune: the metric {metric} is not found: {error}") from None
-    if not callable(found):
-        raise TileError(f"autotune: the metric {metric} is {found!r}, not a function")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        raise TileError(f"autotune: the metric {metric} is {function!r}, not a function")
+    return function  # type: ignore[no-any-return]
 
 
 def name_of(metric: Any) -> str:

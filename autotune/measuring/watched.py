@@ -142,11 +142,11 @@ def joined(call: Callable[[], Any]) -> Callable[[], Any]:
     return waited
 
 
-def _join_others(known: Sequence[threading.Thread]) -> None:
+def _join_others(known_threads: Sequence[threading.Thread]) -> None:
     """Wait for all threads but those that are known, for a second each."""
     for thread in threading.enumerate():
         end = time.monotonic() + _JOIN_SECONDS
-        while thread not in known and time.monotonic() < end:
+        while thread not in known_threads and time.monotonic() < end:
             try:
                 thread.join(_JOIN_SECONDS)
                 break

@@ -72,12 +72,12 @@ def rank(
         foreseen = in_forks(look, configs, seconds, processes if len(configs) >= FORKS_FROM else 1, meanwhile)
     elif meanwhile is not None:
         meanwhile()
-    for index, (config, known) in enumerate(zip(configs, foreseen)):
-        if isinstance(known, Ended):
-            ranking.failed[index] = known
+    for index, (config, answer) in enumerate(zip(configs, foreseen)):
+        if isinstance(answer, Ended):
+            ranking.failed[index] = answer
             continue
         try:
-            outlook = reader.look(config) if known is None else _Outlook(*known)
+            outlook = reader.look(config) if answer is None else _Outlook(*answer)
         except (Exception, SystemExit) as error:  # the builder is the user's code and may raise anything
             ranking.failed[index] = error
             continue

@@ -208,10 +208,10 @@ def _limits(result: Tried, target: Target, seconds: float, roof: dict[str, Any] 
 
 def _groups(trials: list[Trial]) -> Iterator[Group]:
     """Those that failed alike: messages that differ in numbers alone count as one. The largest group comes first."""
-    found: dict[tuple[str, str], list[Trial]] = {}
+    groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         first = trial.message.strip().split("\n")[0].replace(config_text(trial.config), "")
-        found.setdefault((trial.status, re.sub(r"\d+(\.\d+)?", "#", first)), []).append(trial)
-    for (status, _), alike in sorted(found.items(), key=lambda item: -len(item[1])):
+        groups.setdefault((trial.status, re.sub(r"\d+(\.\d+)?", "#", first)), []).append(trial)
+    for (status, _), alike in sorted(groups.items(), key=lambda item: -len(item[1])):
         message = alike[0].message.strip()
         yield Group(status, message or "no message", [config_text(trial.config) for trial in alike])

@@ -69,12 +69,12 @@ def _metric(name: str) -> Column:
 def columns_of(result: Tried) -> dict[str, Column]:
     """The columns of a result: behind the latency's, those of its metrics and of the objective that is a function."""
     names = dict.fromkeys(name for trial in result.trials for name in trial.metrics or {})
-    found = {f"metric {name}" if name in COLUMNS else name: _metric(name) for name in names}
+    columns = {f"metric {name}" if name in COLUMNS else name: _metric(name) for name in names}
     if result.minimised not in ("latency", *names):
-        found[result.minimised] = Column(result.minimised, lambda _, trial: trial.objective, ".4g")
+        columns[result.minimised] = Column(result.minimised, lambda _, trial: trial.objective, ".4g")
     own = list(COLUMNS.items())
     place = [name for name, _ in own].index("spread")
-    return dict([*own[:place], *found.items(), *own[place:]])
+    return dict([*own[:place], *columns.items(), *own[place:]])
 
 
 _OPTIONAL = ("spread", "tflops", "gbps", "shared_bytes", "registers", "spills")  # left out where no trial has them

@@ -53,11 +53,11 @@ def simulate(
     for: tune with search="exhaustive" to have all. TileError for a result without a configuration that works.
     """
     trials = {trial.index: trial for trial in result.trials}
-    known = [index for index, trial in trials.items() if trial.status != "pruned"]
-    costs = {index: trials[index].cost for index in known if trials[index].ok and math.isfinite(trials[index].cost)}
+    indices = [index for index, trial in trials.items() if trial.status != "pruned"]
+    costs = {index: trials[index].cost for index in indices if trials[index].ok and math.isfinite(trials[index].cost)}
     if not costs:
         raise TileError(f"{result.subject}: no configuration of this result has a time, so nothing can be simulated")
-    wanted = known if order is None else [index for index in order if index in known]
+    wanted = indices if order is None else [index for index in order if index in indices]
     configs = [trials[index].config for index in sorted(trials)]
     strategy = make_strategy(search, len(configs), wanted, max_trials, seed, configs)
     best = math.inf

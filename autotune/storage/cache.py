@@ -109,11 +109,11 @@ class CacheEntry:
 
 def entries(root: Path, kernel: str | None = None) -> list[CacheEntry]:
     """The keys of a kernel, or of all, the newest first. Only folders that the tuner names so are looked into."""
-    found = []
+    listed = []
     for folder in _subfolders(root / "autotune", r"\w{1,80}"):
         if kernel is None or folder.name == folder_name(kernel):
-            found += [_entry(each) for each in _subfolders(folder, r"[0-9a-f]{24}")]
-    return sorted(found, key=lambda entry: (-entry.modified, entry.kernel, entry.digest))
+            listed += [_entry(each) for each in _subfolders(folder, r"[0-9a-f]{24}")]
+    return sorted(listed, key=lambda entry: (-entry.modified, entry.kernel, entry.digest))
 
 
 def _subfolders(folder: Path, pattern: str) -> Iterator[Path]:
@@ -160,12 +160,12 @@ def nearest(root: Path, key: Key) -> list[tuple[CacheEntry, dict[str, tuple[Any,
 
 def other_versions(root: Path, key: Key) -> list[tuple[str, list[str]]]:
     """Stored keys that differ from a wanted one in versions only, the newest first, with what differs."""
-    found = []
+    matching = []
     for entry in entries(root, key.kernel)[:_MOST_KEYS]:
         changed = differences(entry.fields or {}, key.fields)
         if entry.fields is not None and entry.digest != key.digest and set(changed) <= set(VERSION_FIELDS):
-            found.append((entry.digest, difference_lines(entry.fields, key.fields)))
-    return found
+            matching.append((entry.digest, difference_lines(entry.fields, key.fields)))
+    return matching
 
 
 def explain(root: Path, key: Key, most: int = 5) -> str:

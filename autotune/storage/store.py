@@ -84,12 +84,12 @@ class Store:
 
     def load(self, configs: Sequence[dict[str, Any]]) -> CachedResult | None:
         """The result for these configurations; None unless one is stored that knows all of them."""
-        found = self._load(self.folder, self.key.digest, configs)
-        if found is None and not current().strict_versions:
-            found = self._load_other_versions(configs)
-        if found is None and _log.isEnabledFor(logging.INFO):
+        result = self._load(self.folder, self.key.digest, configs)
+        if result is None and not current().strict_versions:
+            result = self._load_other_versions(configs)
+        if result is None and _log.isEnabledFor(logging.INFO):
             _log.info("autotune: %s", cache.why_missing(self.root, self.key, configs))
-        return found
+        return result
 
     def _load(self, folder: Path, wanted: str, configs: Sequence[dict[str, Any]]) -> CachedResult | None:
         data = self._read_best(folder, wanted)
@@ -123,12 +123,12 @@ class Store:
 
     def _load_other_versions(self, configs: Sequence[dict[str, Any]]) -> CachedResult | None:
         for other, changed in cache.other_versions(self.root, self.key):
-            found = self._load(self.folder.parent / other, other, configs)
-            if found is not None:
+            result = self._load(self.folder.parent / other, other, configs)
+            if result is not None:
                 what = "; ".join(changed)
                 _log.warning("autotune: using a result of %s from other versions (%s)", self.key.kernel, what)
-                found.other_versions = True
-                return found
+                result.other_versions = True
+                return result
         return None
 
     def finished(self) -> dict[str, Record]:

@@ -71,12 +71,12 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
 
 def defaults(function: AutotunedFunction) -> dict[str, Any]:
     """The defaults of the function's parameters as JSON, of those that have one that JSON has."""
-    found = {}
+    values = {}
     for name, parameter in function.jit.signature.parameters.items():
         if parameter.default is not parameter.empty:
             with contextlib.suppress(TileError):
-                found[name] = as_json(parameter.default)
-    return found
+                values[name] = as_json(parameter.default)
+    return values
 
 
 def without_defaults(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

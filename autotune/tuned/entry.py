@@ -128,12 +128,12 @@ def decode(data: Any) -> TunedEntry:
 
 def _positive(name: str, value: Any) -> float | None:
     try:
-        found = number(value)
+        checked = number(value)
     except ValueError:
-        found = 0.0
-    if found is not None and found <= 0:
+        checked = 0.0
+    if checked is not None and checked <= 0:
         raise ValueError(f"{name} is {str(value)[:40]!r}; it is a number above 0")
-    return found
+    return checked
 
 
 def order_of(entry: TunedEntry) -> tuple[Any, ...]:

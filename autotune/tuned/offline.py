@@ -299,11 +299,11 @@ class _Job:
         """TileError where a file for rows that keep their bits would get an entry of another class."""
         if self.function.options.numerics != "batch-invariant":
             return
-        for each in file.entries:
-            if each.gpu == new.gpu and each.source == new.source and each.bit_class != new.bit_class:
+        for entry in file.entries:
+            if entry.gpu == new.gpu and entry.source == new.source and entry.bit_class != new.bit_class:
                 raise TileError(
                     f"the bits of {config_text(new.config)} are of class {new.bit_class}, and those of the entry for "
-                    f"{arguments_text(each.arguments)} of {each.bit_class or 'none that is known'}: with "
+                    f"{arguments_text(entry.arguments)} of {entry.bit_class or 'none that is known'}: with "
                     "numerics='batch-invariant' a file has one class",
                     notes=["tune the other entries again with retune=True, or into another folder"],
                 )

@@ -193,12 +193,12 @@ class TunedConfigs:
     def _usable(self, target: Target) -> list[Usable]:
         """The entries and defaults that fit the function. The others are told, each file's for a reason at once."""
         files = self._files(target)
-        known, found = self._last
+        known, usable = self._last
         same = len(known) == len(files) and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(known, files))
         if not same:
-            found = [each for path, file in files for each in self._usable_of(path, file)]
-            self._last = (files, found)
-        return found
+            usable = [each for path, file in files for each in self._usable_of(path, file)]
+            self._last = (files, usable)
+        return usable
 
     def _usable_of(self, path: Path, file: TunedFile) -> Iterator[Usable]:
         refused: dict[str, int] = {}

@@ -93,12 +93,12 @@ def _of_csv(path: Path, text: str) -> list[dict[str, Any]]:
     wrong = [name for name in names if not name.isidentifier()]
     if wrong or len(set(names)) != len(names):
         raise TileError(f"{path}: the first line names the arguments, each once, as in M,N; it is {','.join(heads)!r}")
-    found = []
+    shapes = []
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
             raise TileError(f"{path}: shape {number - 1} has {len(row)} values for {len(names)} arguments: {row}")
-        found.append({name: parse_value(cell) for name, cell in zip(names, row) if cell.strip()})
-    return found
+        shapes.append({name: parse_value(cell) for name, cell in zip(names, row) if cell.strip()})
+    return shapes
 
 
 def parse_value(text: str) -> Any:
@@ -136,12 +136,12 @@ def _range(text: str, matched: re.Match[str]) -> list[int]:
     times = matched[3] == "x"
     if last < first or step < 1 + times or times and first < 1:
         raise TileError(f"{text!r} is no range", notes=[f"write {_FORMS}"])
-    found = [first]
+    values = [first]
     while True:
-        following = found[-1] * step if times else found[-1] + step
+        following = values[-1] * step if times else values[-1] + step
         if following > last:
-            return found
-        found.append(following)
+            return values
+        values.append(following)
 
 
 def product(shapes: Sequence[Mapping[str, Any]], ranges: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

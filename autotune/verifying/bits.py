@@ -48,16 +48,16 @@ def _mixed(words: Any, odd: int) -> Any:
 
 def adversarial_inputs(inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Three sets of inputs; what is no tensor of floats stays. Values stay within those of the given inputs."""
-    if any(_is_float(each) and each.numel() for each in inputs):
+    if any(_is_float(tensor) and tensor.numel() for tensor in inputs):
         for kind in (_alternating, _distant, _of_all_sizes):
             place = 0
             changed = []
-            for each in inputs:
-                if _is_float(each) and each.numel():
-                    changed.append(_like(each, kind, place))
+            for tensor in inputs:
+                if _is_float(tensor) and tensor.numel():
+                    changed.append(_like(tensor, kind, place))
                     place += 1
                 else:
-                    changed.append(each.clone() if hasattr(each, "data_ptr") else each)
+                    changed.append(tensor.clone() if hasattr(tensor, "data_ptr") else tensor)
             yield changed
 
 
@@ -143,9 +143,9 @@ def first_rows(tensors: Sequence[Any], dims: Sequence[int | None], count: int) -
 
 def rows_of(shapes: Mapping[str, Sequence[Any]], others: Mapping[str, Sequence[Any]]) -> dict[str, int]:
     """The dimension of each parameter that counts rows: the first in which its shapes at two numbers differ."""
-    found = {}
+    dims = {}
     for name, shape in shapes.items():
         differ = [axis for axis, (one, other) in enumerate(zip(shape, others[name])) if one != other]
         if differ:
-            found[name] = differ[0]
-    return found
+            dims[name] = differ[0]
+    return dims

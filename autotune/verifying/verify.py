@@ -79,11 +79,11 @@ def _against(ran: KernelOutputs, expected: Expected, tolerance: Tolerance) -> di
 
 def _place(number: int, tensor: Any) -> list[int]:
     """The indices of an element of the flattened tensor."""
-    found = []
+    place = []
     for size in reversed(tensor.shape):
-        found.append(number % size)
+        place.append(number % size)
         number //= size
-    return found[::-1]
+    return place[::-1]
 
 
 def _at(number: int, got: Any, wanted: Any) -> str:

@@ -157,12 +157,12 @@ def add_negated(op: BinaryOp, rw: Rewriter) -> bool:
     # x + -y  ==>  x - y;    x - -y  ==>  x + y
     right = op.rhs.op
     if isinstance(right, arith.NegOp):
-        made: Operation = SubOp(op.lhs, right.source) if isinstance(op, AddOp) else AddOp(op.lhs, right.source)
+        difference: Operation = SubOp(op.lhs, right.source) if isinstance(op, AddOp) else AddOp(op.lhs, right.source)
     elif isinstance(op, AddOp) and isinstance(op.lhs.op, arith.NegOp):
-        made = SubOp(op.rhs, op.lhs.op.source)
+        difference = SubOp(op.rhs, op.lhs.op.source)
     else:
         return False
-    rw.replace(op, [rw.insert(made).result])
+    rw.replace(op, [rw.insert(difference).result])
     return True
 
 

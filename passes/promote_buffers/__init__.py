@@ -187,12 +187,12 @@ class _Promoter:
             assert out.type == op.out.type, f"{op!r} became {out!r}"
             op.out.replace_with(out)
         else:
-            made = op.operands[0]
+            replacement = op.operands[0]
             if isinstance(op, tile.StoreOp):
-                made = self._stored(op, buffer, Builder.at(op))
-            if not made.name:
-                made.name = buffer.name
-            self.current[buffer] = made
+                replacement = self._stored(op, buffer, Builder.at(op))
+            if not replacement.name:
+                replacement.name = buffer.name
+            self.current[buffer] = replacement
         op.erase()
 
     def _check_defined(self, op: tile.ReadOp | tile.LoadOp, buffer: Value) -> None:

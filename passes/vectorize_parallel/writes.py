@@ -183,12 +183,12 @@ def _scatter(
     into, given = (converted(builder, each, dtype) for each in (reshaped(builder, old, (prod(sizes),)), spread[0]))
     wanted = [converted(builder, each, dtype) for each in spread[2:]]
     names = [op.buffer.name, op.out.name]
-    made = builder.insert(tensor.ScatterOp(into, given, spread[1], *wanted, kind=op.kind, names=names))
-    new = reshaped(builder, converted(builder, made.results[0], value.dtype), sizes)
+    scattered = builder.insert(tensor.ScatterOp(into, given, spread[1], *wanted, kind=op.kind, names=names))
+    new = reshaped(builder, converted(builder, scattered.results[0], value.dtype), sizes)
     builder.insert(tile.WriteOp(new, op.buffer))
     if not op.out.uses:
         return None
-    before = reshaped(builder, converted(builder, made.results[1], value.dtype), full)
+    before = reshaped(builder, converted(builder, scattered.results[1], value.dtype), full)
     nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
     return before if mask is None else selected(builder, mask, before, nothing)
 

@@ -173,11 +173,11 @@ class Variance:
 
     def _outermost(self, op: Operation) -> Operation | None:
         """The parallel directly in the outermost one around an operation."""
-        found: Operation | None = None
+        outermost: Operation | None = None
         around = _enclosing(op)
         while around is not None and around is not self.parallel:
-            found, around = around, _enclosing(around)
-        return found
+            outermost, around = around, _enclosing(around)
+        return outermost
 
     def _is_of_block(self, op: tile.ParallelOp) -> bool:
         """Whether a parallel in the body does the same in all threads."""

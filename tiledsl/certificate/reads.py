@@ -137,13 +137,13 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
         each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.threads if each not in shared
     }
     solved = {**shared}
-    left = [others.get(each, each) for each in write.own if each not in solved]
+    unsolved = [others.get(each, each) for each in write.own if each not in solved]
     indices = terms.substitute(write.indices, others)
     for _ in range(len(indices)):  # a dimension may tell what another one needs
         for index, at in zip(indices, element):
-            _solve(index, at, left, solved)
-    _solve_quotients(indices, element, left, solved)
-    for each in left:
+            _solve(index, at, unsolved, solved)
+    _solve_quotients(indices, element, unsolved, solved)
+    for each in unsolved:
         solved.setdefault(each, _first(each))
     chosen = [each for each, to in solved.items() if to is not each]
     bounds = [compare("ge", solved[each], constant(each.lo)) for each in chosen]
@@ -165,7 +165,7 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     return both(*bounds, *terms.substitute(conditions, solved))
 
 
-def _solve(index: Term, at: Term, left: Sequence[Variable], solved: dict[Variable, Term]) -> None:
+def _solve(index: Term, at: Term, unsolved: Sequence[Variable], solved: dict[Variable, Term]) -> None:
     """Read one index as a number whose digits are the variables in it."""
     (index,) = terms.substitute([index], {each: to for each, to in solved.items() if to is not each})
     turn = None
@@ -173,38 +173,38 @@ def _solve(index: Term, at: Term, left: Sequence[Variable], solved: dict[Variabl
         index, turn = index.terms
     digits, base = [], FALSE
     for factors, number in terms.polynomial(index).items():
-        inside = [each for each in terms.variables(factors) if each in left and each not in solved]
+        inside = [each for each in terms.variables(factors) if each in unsolved and each not in solved]
         if not inside:
             base = add(base, terms.from_polynomial({factors: number}))
         elif len(factors) == 1 and factors[0] is inside[0]:
             digits.append((abs(number), number > 0, inside[0]))
         else:
             return
-    rest = terms.subtract(at, base)
+    remainder = terms.subtract(at, base)
     if turn is not None:
         if len(digits) == 1 and digits[0][0] == 1:
             _, up, digit = digits[0]
             low = constant(digit.lo)
-            moved = terms.subtract(rest if up else terms.negate(rest), low)
+            moved = terms.subtract(remainder if up else terms.negate(remainder), low)
             solved[digit] = add(low, terms.floor_modulo(moved, turn))
         return
     for size, up, digit in digits:  # as if each began at 0 and went up
-        rest = terms.subtract(rest, constant(size * digit.lo if up else -size * digit.hi))
+        remainder = terms.subtract(remainder, constant(size * digit.lo if up else -size * digit.hi))
     for size, up, digit in sorted(digits, key=lambda each: -each[0]):
-        step = terms.floor_divide(rest, constant(size))
+        step = terms.floor_divide(remainder, constant(size))
         solved[digit] = add(constant(digit.lo), step) if up else terms.subtract(constant(digit.hi), step)
-        rest = terms.subtract(rest, terms.multiply(constant(size), step))
+        remainder = terms.subtract(remainder, terms.multiply(constant(size), step))
 
 
 def _solve_quotients(
-    indices: Sequence[Term], element: Sequence[Term], left: Sequence[Variable], solved: dict[Variable, Term]
+    indices: Sequence[Term], element: Sequence[Term], unsolved: Sequence[Variable], solved: dict[Variable, Term]
 ) -> None:
     """x // c and x % c as two indices tell x."""
     for quotient, high in zip(indices, element):
         for rest, low in zip(indices, element):
             if (quotient.kind, rest.kind) == ("div", "mod") and quotient.args == rest.args:
                 value, size = quotient.terms
-                if isinstance(value, Variable) and value in left and value not in solved and size.number:
+                if isinstance(value, Variable) and value in unsolved and value not in solved and size.number:
                     solved[value] = add(terms.multiply(high, size), low)
 
 

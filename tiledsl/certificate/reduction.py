@@ -182,9 +182,9 @@ def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
 
 def _shorten_limits(loop: scf.ForOp, counts: dict[int, int]) -> None:
     """Of computed bounds, as a causal loop has them: the numbers of blocks that they end at or are limited to."""
-    left: list[Operation] = [loop]
-    while left:
-        op = left.pop()
+    pending: list[Operation] = [loop]
+    while pending:
+        op = pending.pop()
         for number, value in enumerate(op.operands[:2]):
             blocks = constant_of(value)
             if type(blocks) is int and counts.get(blocks, blocks) < blocks:
@@ -192,4 +192,4 @@ def _shorten_limits(loop: scf.ForOp, counts: dict[int, int]) -> None:
                     [*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]]
                 )
             elif isinstance(value.op, (arith.MinOp, arith.MaxOp)):
-                left.append(value.op)
+                pending.append(value.op)

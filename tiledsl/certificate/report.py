@@ -134,14 +134,14 @@ class Certificate:
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise TileError(f"this is no certificate of schema {SCHEMA}")
         values: dict[str, Any] = {}
-        for each in fields(cls):
-            value = data.get(each.name)
-            right = isinstance(value, list) if each.name == "checks" else isinstance(value, str)
-            if each.name == "seconds":
+        for field in fields(cls):
+            value = data.get(field.name)
+            right = isinstance(value, list) if field.name == "checks" else isinstance(value, str)
+            if field.name == "seconds":
                 right = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not right:
-                raise TileError(f"the certificate's {each.name} is {str(value)[:40]!r}")
-            values[each.name] = value
+                raise TileError(f"the certificate's {field.name} is {str(value)[:40]!r}")
+            values[field.name] = value
         return cls(**{**values, "checks": tuple(map(_check, values["checks"]))})
 
     @classmethod

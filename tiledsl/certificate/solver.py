@@ -186,18 +186,18 @@ class _Writer:
             return a / b if term.kind == "div" else a % b  # for a positive divisor, z3 rounds down
         key = Term("division", term.terms, 0, 0)
         if key not in self._bits:
-            quotient, rest = self.fresh(), self.fresh()
-            self._bits[key] = [quotient, rest]
+            quotient, remainder = self.fresh(), self.fresh()
+            self._bits[key] = [quotient, remainder]
             self.definitions += [
-                self.z3.Implies(b > 0, self.z3.And(a == quotient * b + rest, rest >= 0, rest < b)),
-                self.z3.Implies(b < 0, self.z3.And(a == quotient * b + rest, rest <= 0, rest > b)),
+                self.z3.Implies(b > 0, self.z3.And(a == quotient * b + remainder, remainder >= 0, remainder < b)),
+                self.z3.Implies(b < 0, self.z3.And(a == quotient * b + remainder, remainder <= 0, remainder > b)),
             ]
             # Follows from the above, but spares the solver products of unknowns.
             numerator = term.terms[0]
             if divisor.lo > 0 and numerator.lo >= 0:
-                self.definitions += [quotient >= 0, quotient <= a, rest <= a]
-        quotient, rest = self._bits[key]
-        return quotient if term.kind == "div" else rest
+                self.definitions += [quotient >= 0, quotient <= a, remainder <= a]
+        quotient, remainder = self._bits[key]
+        return quotient if term.kind == "div" else remainder
 
     def _bitwise(self, term: Term) -> Any:
         a, b = term.terms

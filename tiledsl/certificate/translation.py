@@ -369,13 +369,13 @@ def _drawn(
     if kind == "float":
         values = _signed_lines(generator, generator.normal(size=shape), -2 if special and len(shape) > 1 else -1)
         with np.errstate(all="ignore"):
-            found = np.array(unknowns(rounded(values, dtype), name))
+            drawn = np.array(unknowns(rounded(values, dtype), name))
             if special and shape:  # in a few places: a sum with NaN says nothing about its other terms
                 count = min(8 + values.size // 64, 64, values.size)
                 chosen = numbers(rounded(np.resize(SPECIAL, count), dtype))
                 chosen["print"] = fingerprints(chosen)  # no number that a program names
-                found.reshape(-1)[generator.choice(values.size, count, replace=False)] = chosen
-        return found
+                drawn.reshape(-1)[generator.choice(values.size, count, replace=False)] = chosen
+        return drawn
     if kind == "bool":
         return np.asarray(generator.integers(0, 2, shape)).astype(bool)
     if below is None:

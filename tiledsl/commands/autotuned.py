@@ -13,10 +13,10 @@ def find_autotuned(program: str) -> AutotunedFunction:
     if not file.is_file():
         raise TileError(f"there is no file {file}")
     module = import_file(file)
-    found = {name: value for name, value in vars(module).items() if isinstance(value, AutotunedFunction)}
-    if function not in found and (function or len(found) != 1):
-        what = "no" if function else str(len(found))
+    tuned_functions = {name: value for name, value in vars(module).items() if isinstance(value, AutotunedFunction)}
+    if function not in tuned_functions and (function or len(tuned_functions) != 1):
+        what = "no" if function else str(len(tuned_functions))
         shown = f" {function}" if function else "s; name one: FILE:FUNCTION"
-        listed = "there are " + (", ".join(found) or "none under @tiledsl.autotune")
+        listed = "there are " + (", ".join(tuned_functions) or "none under @tiledsl.autotune")
         raise TileError(f"{file} has {what} autotuned function{shown}", notes=[listed])
-    return found[function] if function else next(iter(found.values()))
+    return tuned_functions[function] if function else next(iter(tuned_functions.values()))

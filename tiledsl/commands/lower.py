@@ -214,13 +214,13 @@ def _in_file(request: Request) -> Any:
     return next(iter(found.values()))
 
 
-def _with_first_config(found: Any, request: Request) -> Request:
+def _with_first_config(function: Any, request: Request) -> Request:
     """Tunables of an autotuned function that have no value become those of its first configuration; stderr says so."""
-    if not hasattr(found, "first_config"):
+    if not hasattr(function, "first_config"):
         return request
-    jit: JitFunction = found.jit
+    jit: JitFunction = function.jit
     unset = [name for default in (None, Parameter.empty) for name in _parameters(jit.function, default)]
-    config = found.first_config(request.values, request.target)
+    config = function.first_config(request.values, request.target)
     config.pop("from_level", None)  # what is lowered has a source
     if not any(name in unset and name not in request.values for name in config):
         return request

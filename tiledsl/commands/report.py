@@ -93,16 +93,16 @@ def wants_json(group: click.Group, words: Sequence[str]) -> tuple[bool, str]:
 
     Told before anything is parsed, so that mistakes in options are JSON, too.
     """
-    found, name = False, ""
+    in_json, name = False, ""
     command: click.Command | None = group
     for word in words:
         if word == "--" or (name == "run" and not word.startswith("-")):
             break
-        found |= word == "--json"
+        in_json |= word == "--json"
         if isinstance(command, click.Group) and word in command.commands:
             command = command.commands[word]
             name = f"{name} {word}".strip()
-    return found, name
+    return in_json, name
 
 
 def run_in_json(run: Callable[[], Any], name: str) -> int:

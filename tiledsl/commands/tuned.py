@@ -254,13 +254,13 @@ def export(paths: tuple[Path, ...], format: str, folder: Path, bucket: str, name
 
 
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for each in texts:
         name, sign, value = each.partition("=")
         if not sign or not name or not value:
             raise TileError(f"{option} {each}: write it as NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:

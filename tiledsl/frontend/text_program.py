@@ -402,10 +402,10 @@ def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Functi
             )
             raise TileError(f"a text program {what}", statement.loc)
     programs = {
-        each.name: each
-        for each in functions.values()
-        if any(_is_decorator(d, "prim_func") for d in each.decorators)
-        or (not each.decorators and _opens_kernel(each.body))
+        program.name: program
+        for program in functions.values()
+        if any(_is_decorator(d, "prim_func") for d in program.decorators)
+        or (not program.decorators and _opens_kernel(program.body))
     }
     if name is not None:
         if name not in programs:

@@ -406,14 +406,14 @@ def compare(predicate: str, a: Any, b: Any) -> Any:
         if predicate in ("eq", "ne"):
             return predicate == "ne"
         raise TileError(f"a comparison needs values, not {describe(b)}")
-    found = active.get()
+    context = active.get()
     symbols = isinstance(a, Symbol) and isinstance(b, Symbol) and predicate in ("eq", "ne")
-    if symbols and (found is None or a.name == b.name):
+    if symbols and (context is None or a.name == b.name):
         return (a.name == b.name) == (predicate == "eq")
-    if found is None:
+    if context is None:
         return Symbolic(predicate, (a, b), "bool")
     dtype = promote(a, b)
-    return Scalar(found.builder.pure(arith.CmpOp, as_value(a, dtype), as_value(b, dtype), predicate=predicate))
+    return Scalar(context.builder.pure(arith.CmpOp, as_value(a, dtype), as_value(b, dtype), predicate=predicate))
 
 
 def unary(kind: str, a: Any) -> Any:

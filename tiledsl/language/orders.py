@@ -215,14 +215,14 @@ def _sorted(what: str, src: Any, dim: Any, descending: Any) -> tuple[Buffer, Buf
     axis = axis_of(what, src, dim)
     source, _ = whole(what, src)
     ctx = context(what)
-    made = Buffer(
+    target = Buffer(
         ctx.alloc(BufferType(source.type.shape, source.type.dtype, "fragment"), what, name=f"{source.name}_sorted")
     )
     order = Buffer(ctx.alloc(BufferType(source.type.shape, "int32", "fragment"), what, name=f"{source.name}_order"))
     ctx.builder.insert(
-        tile.SortOp(source.value, made.value, order.value, axis=axis, descending=bool(plain(descending)))
+        tile.SortOp(source.value, target.value, order.value, axis=axis, descending=bool(plain(descending)))
     )
-    return made, order
+    return target, order
 
 
 def _extreme_place(what: str, kind: str, buffer: Any, out: Any, dim: Any) -> None:

@@ -90,13 +90,13 @@ def _if(op: Operation, executor: Executor) -> Step:
 
     def in_lanes(env: Env) -> None:
         holds, outside = env[condition], executor.lanes
-        made = []
+        yielded = []
         for region, where in ((then, holds), (orelse, ~holds)):
             executor.lanes = outside & where
             if results or np.any(executor.lanes):
-                made.append(region(env))
+                yielded.append(region(env))
         executor.lanes = outside
-        chosen = [scalar(np.where(holds, a, b)) for a, b in zip(*made, strict=True)] if results else []
+        chosen = [scalar(np.where(holds, a, b)) for a, b in zip(*yielded, strict=True)] if results else []
         env.update(zip(results, chosen, strict=True))
 
     def step(env: Env) -> None:

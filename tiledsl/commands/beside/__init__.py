@@ -64,11 +64,11 @@ def jobs_in(folder: Path) -> Iterator[Job]:
 def matching(jobs: Sequence[Any], only: str) -> list[Any]:
     """The jobs whose names a pattern matches. TileError if there are none."""
     try:
-        found = [job for job in jobs if re.search(only, job.name)]
+        chosen = [job for job in jobs if re.search(only, job.name)]
     except re.error as error:
         raise TileError(f"--only {only}: not a regular expression: {error}") from None
-    if not found:
+    if not chosen:
         raise TileError(
             f"--only {only}: none of {len(jobs)} scripts matches" if jobs else "no script here imports tilelang"
         )
-    return found
+    return chosen

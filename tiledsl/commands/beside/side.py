@@ -62,13 +62,13 @@ class Measuring:
         """How this side's outputs differ from those in a file, on the inputs that are there, if any are."""
         import torch
 
-        found = self._calls[call]
-        device = next((each.device for each in found.arguments if tensors.is_tensor(each)), None)
+        recorded = self._calls[call]
+        device = next((each.device for each in recorded.arguments if tensors.is_tensor(each)), None)
         saved = torch.load(file, map_location=device, weights_only=True)
-        returned, changed, inputs = found.returned, found.changed, found.arguments
+        returned, changed, inputs = recorded.returned, recorded.changed, recorded.arguments
         if saved["inputs"] is not None:
             inputs = self._inputs[call] = saved["inputs"]
-            returned, changed = found.again(inputs)
+            returned, changed = recorded.again(inputs)
         if len(returned) != len(saved["returned"]):
             return {"difference": f"{len(saved['returned'])} and {len(returned)} outputs"}
         pairs = {f"output {at}": pair for at, pair in enumerate(zip(saved["returned"], returned))}
@@ -81,9 +81,9 @@ class Measuring:
         """Make a call ready to be timed; how it will be, and about how many milliseconds it takes."""
         import torch
 
-        found = self._calls[call]
-        inputs = self._inputs.get(call, found.arguments)
-        run = found.run
+        recorded = self._calls[call]
+        inputs = self._inputs.get(call, recorded.arguments)
+        run = recorded.run
         assert run is not None
         self._ready = None  # gives the memory back
 
@@ -91,7 +91,7 @@ class Measuring:
             return [functools.partial(run, *tensors.copied(inputs)) for _ in range(count)]
 
         watch = clock(None, backend, on_gpu=torch.cuda.is_available())
-        nbytes = sum(each.nbytes for each in [*inputs, *found.returned] if tensors.is_tensor(each))
+        nbytes = sum(each.nbytes for each in [*inputs, *recorded.returned] if tensors.is_tensor(each))
         quick = watch.quick(calls(1)[0])
         prepared = watch.prepare(calls, nbytes, quick)
         prepared.warm(warmup)
@@ -112,14 +112,14 @@ def _report(status: int, calls: list[Call]) -> dict[str, Any]:
         "about": _about(),
         "calls": [
             {
-                "name": each.name,
-                "shapes": tensors.described(each.arguments),
-                "digest": tensors.digest(each.arguments),
-                "spans": each.spans,
-                "remarks": [str(text) for text in getattr(each.kernel, "remarks", ())],
-                "error": each.error,
+                "name": call.name,
+                "shapes": tensors.described(call.arguments),
+                "digest": tensors.digest(call.arguments),
+                "spans": call.spans,
+                "remarks": [str(text) for text in getattr(call.kernel, "remarks", ())],
+                "error": call.error,
             }
-            for each in calls
+            for call in calls
         ],
     }
 

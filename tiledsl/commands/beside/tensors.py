@@ -62,15 +62,15 @@ def digest(values: Sequence[Any]) -> list[str]:
     """A text for each value that is the same where values are: sums over the bits of a tensor, at three strides."""
     import torch
 
-    found = []
+    texts = []
     for value, kind in zip(values, signature(values)):
         if is_tensor(value) and value.numel():
             words = _words(value)
             sums = [int(words[::step].sum(dtype=torch.int64)) for step in (1, 2, 3)]
-            found.append(f"{kind} {sums}")
+            texts.append(f"{kind} {sums}")
         else:
-            found.append(str(kind))
-    return found
+            texts.append(str(kind))
+    return texts
 
 
 def same_bits(first: Any, second: Any) -> bool:

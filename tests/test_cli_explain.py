@@ -63,17 +63,17 @@ def forms(found: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def test_a_product_by_tma_and_by_pointers(file: Path) -> None:
-    found = explained(*sized(file, 4096, 4096, 4096))
-    assert forms(found)[:2] == [
+    explanation = explained(*sized(file, 4096, 4096, 4096))
+    assert forms(explanation)[:2] == [
         ("load", "A", [64, 64], "TMA", False, 16, 1),
         ("load", "B", [64, 64], "TMA", False, 17, 1),
     ]
-    (launch,) = found["launches"]
+    (launch,) = explanation["launches"]
     assert (launch["emitter"], launch["blocks"], launch["limit"]) == ("Triton", 4096, "tensor cores")
-    assert launch["waves"] == -(-4096 // (132 * launch["occupancy"])) and found["estimated_for"] == "H200"
-    assert launch["parts"]["tensor cores"] == max(launch["parts"].values()) <= found["milliseconds"]
-    assert (found["remarks"], found["advice"], found["resources"]) == ([], [], None)
-    assert "select-access" in [each["name"] for each in found["passes"]]
+    assert launch["waves"] == -(-4096 // (132 * launch["occupancy"])) and explanation["estimated_for"] == "H200"
+    assert launch["parts"]["tensor cores"] == max(launch["parts"].values()) <= explanation["milliseconds"]
+    assert (explanation["remarks"], explanation["advice"], explanation["resources"]) == ([], [], None)
+    assert "select-access" in [each["name"] for each in explanation["passes"]]
 
     by_pointers = explained(*sized(file, 4096, 4096, 4096, "--pass-config", "select-access.mode=pointer"))
     assert {(e["form"], e["masked"]) for e in by_pointers["accesses"]} == {("pointers", False)}
@@ -106,14 +106,14 @@ def test_atomics_and_sizes_that_are_not_known(file: Path) -> None:
 def test_the_text_says_the_same(file: Path) -> None:
     words = sized(file, 4096, 4096, 4096)
     lines = tiledsl("explain", *words, "--target", "cuda:90", "--no-compile").stdout.splitlines()
-    found = explained(*words)
-    launch = found["launches"][0]
+    explanation = explained(*words)
+    launch = explanation["launches"][0]
     assert lines[0] == "matmul for cuda:90" and lines[2] == "kernel, written in Triton"
     assert lines[3] == (
         f"  4096 blocks in {launch['waves']} waves, {launch['occupancy']} at a time on a multiprocessor"
     )
     assert "  load A 64x64: TMA  explained.py:16" in lines
-    assert f"estimated: {found['milliseconds']:.4f} ms" in lines
+    assert f"estimated: {explanation['milliseconds']:.4f} ms" in lines
 
 
 def test_an_example_has_its_small_sizes() -> None:

@@ -35,13 +35,13 @@ def of(*words: object, status: int = 0) -> dict[str, Any]:
     ended = tiledsl(*words)
     lines = ended.stdout.splitlines()
     assert len(lines) == 1, ended
-    found: dict[str, Any] = json.loads(lines[0])
-    assert list(found) == ["schema", "command", "status", "error", "data"]
-    assert (found["schema"], found["status"], ended.exit_code) == (1, status, status), found
-    assert set(found["data"]) == set(report.FIELDS.get(found["command"], found["data"]))
-    if found["error"] is not None:
-        assert list(found["error"]) == ["kind", "code", "message", *PLACE, "notes", "text"]
-    return found
+    answer: dict[str, Any] = json.loads(lines[0])
+    assert list(answer) == ["schema", "command", "status", "error", "data"]
+    assert (answer["schema"], answer["status"], ended.exit_code) == (1, status, status), answer
+    assert set(answer["data"]) == set(report.FIELDS.get(answer["command"], answer["data"]))
+    if answer["error"] is not None:
+        assert list(answer["error"]) == ["kind", "code", "message", *PLACE, "notes", "text"]
+    return answer
 
 
 def data(*words: object, status: int = 0) -> dict[str, Any]:

@@ -95,14 +95,14 @@ def test_the_bare_name_is_refused(bare: str, full: str) -> None:
 
 def test_pyproject_lists_the_packages_on_disk() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = set()
+    packages = set()
     for name, folder in TOP.items():
         files = [*folder.rglob("*.py"), *folder.rglob("*.lark"), *folder.rglob("*.tile")]
         for file in files:
             inner = file.parent.relative_to(folder).parts
             if name != "tiledsl" or not inner or f"tiledsl.{inner[0]}" not in TOP:
-                found.add(".".join([name, *inner]))
-    assert sorted(found) == sorted(listed)
+                packages.add(".".join([name, *inner]))
+    assert sorted(packages) == sorted(listed)
 
 
 def test_the_symlinks_are_there() -> None:

@@ -112,13 +112,13 @@ def test_attention_and_programs_without_products() -> None:
     assert len(configs) == 5 and all({"block_M", "block_N", "threads", "num_stages"} <= set(c) for c in configs)
     hopper = {"auto", "auto, lazy", "auto, each", "triton", "triton, all", "triton, off"}
     for target, proposed in (("cuda:90", hopper), ("cuda:80", {"auto", "auto, all", "auto, off"})):
-        found = set()
+        emitters = set()
         for config in for_program(attention, 2, 8, 8, 1024, 1024, 64, target=target):
             passes = config.get("pass_configs", {})
             backend = passes.get("select-emitter.backend", "auto")
             more = [passes[name] for name in ("peel-loops.mode", "select-emitter.rescale") if name in passes]
-            found.add(", ".join([backend, *more]))
-        assert found == proposed
+            emitters.add(", ".join([backend, *more]))
+        assert emitters == proposed
     for dim, target, three in ((64, "cuda:90", True), (128, "cuda:90", False), (64, "cuda:80", False)):
         proposals = for_program(attention, 2, 8, 8, 1024, 1024, dim, target=target)
         assert any(config["block_M"] == 192 for config in proposals) == three  # rows of three consumers, in Gluon

@@ -62,12 +62,12 @@ def broken_sources(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def commands_with(text: str) -> list[str]:
     """Command lines of running processes that contain a text."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_text().replace("\0", " ")
         except OSError:
             continue
         if text in command and path.parent.name != str(os.getpid()):
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands

@@ -173,7 +173,7 @@ def kernels(rank: int) -> Any:
     def prune(config: dict[str, Any], size: int) -> str | None:
         return f"not for {size}" if config["block"] == 128 and rank == 1 else None
 
-    found = []
+    outcomes = []
     for _ in range(2):
         options: Any = {"isolate": False, "timer": "tests.autotune.rank_jobs:by_block", "target": "interpret"}
         tuned = tiledsl.autotune(
@@ -182,9 +182,9 @@ def kernels(rank: int) -> Any:
         )(tiledsl.jit(out_idx=-1)(scale_builder))  # fmt: skip
         result = tuned(size=64)
         trials = [[trial.status, trial.latency, trial.message] for trial in result.trials]
-        found.append([result.config["block"], result.from_cache, trials])
+        outcomes.append([result.config["block"], result.from_cache, trials])
         dist.barrier()
-    return [*found, tuned(size=64).from_cache]
+    return [*outcomes, tuned(size=64).from_cache]
 
 
 def nested(rank: int) -> Any:

@@ -91,13 +91,13 @@ def test_inputs_that_cancel_show_what_positive_ones_do_not(timer: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
 def test_varied_values_keep_signs_and_sizes(dtype: Any) -> None:
     values = torch.cat([torch.randn(100), torch.tensor([0.0, float("nan")])]).to(dtype)
-    found = [varied(values, turn).double() for turn in range(2)]
+    tensors = [varied(values, turn).double() for turn in range(2)]
     wide = values.double()
-    for each in found:
+    for each in tensors:
         assert (each[:100].abs() <= wide[:100].abs()).all() and (each[:100] * wide[:100] >= 0).all()
         assert each[100] == 0 and each[101].isnan()
         assert ((each - wide)[:100].abs() > wide[:100].abs() / 16).double().mean() > 0.5
-    assert not torch.equal(found[0][:100], found[1][:100])
+    assert not torch.equal(tensors[0][:100], tensors[1][:100])
     assert torch.equal(varied(torch.arange(5), 1), torch.arange(5))
 
 

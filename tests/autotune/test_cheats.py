@@ -323,14 +323,14 @@ def test_9_results_that_are_kept_by_values_gain_nothing(key: Callable[..., Any])
 
 def test_10_the_result_of_the_reference() -> None:
     """It is found in this process, but it is not that of the values that come after the measurement."""
-    made: list[Any] = []
+    results: list[Any] = []
 
     def reference(A: Any, B: Any) -> Any:
-        made.append(A @ B)
-        return made[-1]
+        results.append(A @ B)
+        return results[-1]
 
     def cheat(A: Any, B: Any) -> Any:
-        return next(each for each in made if each.dtype is torch.float32).clone()
+        return next(each for each in results if each.dtype is torch.float32).clone()
 
     caught(cheat, _OLD, ref_prog=reference)
 

@@ -75,33 +75,33 @@ def test_what_is_read_is_written_again_as_it_was(folder: Path) -> None:
 
 
 def test_each_lookup_is_its_own_projects(folder: Path) -> None:
-    found = ExternalConfigs(folder)
+    configs = ExternalConfigs(folder)
     sizes = {"N": 1024, "K": 512}
     for m, config, tuned in ((1, SMALL, True), (16, SMALL, True), (17, MIDDLE, True), (65, ANY, False),
                              (4095, ANY, False), (4096, LARGE, True), (9000, LARGE, True)):  # fmt: skip
-        match = found.lookup("GEMM-A8W8", M=m, **sizes)
+        match = configs.lookup("GEMM-A8W8", M=m, **sizes)
         assert match is not None and (match.config, match.is_tuned) == (config, tuned), m
         assert match.path.name == "gfx942-GEMM-A8W8-N=1024-K=512.json"
     for m, config in ((31, SMALL), (32, MIDDLE), (64, MIDDLE), (65, LARGE)):
-        match = found.lookup("GEMM-A8W8", target="gfx942", M=m, N=7, K=7)
+        match = configs.lookup("GEMM-A8W8", target="gfx942", M=m, N=7, K=7)
         assert match is not None and match.config == config, m
     for m, config in ((1, SMALL), (8, SMALL), (9, MIDDLE), (520, MIDDLE), (521, LARGE), (10**6, LARGE)):
-        match = found.lookup("fused_moe", "NVIDIA H100 80GB HBM3", E=8, N=7168, M=m, dtype="fp8_w8a8")
+        match = configs.lookup("fused_moe", "NVIDIA H100 80GB HBM3", E=8, N=7168, M=m, dtype="fp8_w8a8")
         assert match is not None and match.config == config, m
-    assert found.lookup("fused_moe", E=9, N=7168, M=1) is None
-    match = found.lookup("a8w8_tuned_gemm", gfx="gfx942", cu_num=80, M=64, N=1536, K=7168)
+    assert configs.lookup("fused_moe", E=9, N=7168, M=1) is None
+    match = configs.lookup("a8w8_tuned_gemm", gfx="gfx942", cu_num=80, M=64, N=1536, K=7168)
     assert match is not None and match.latency_ms == pytest.approx(0.0205)
     assert match.config == {"libtype": "asm", "kernelId": 9, "splitK": 2, "kernelName": "b,kernel"}
-    assert found.lookup("a8w8_tuned_gemm", M=65, N=1536, K=7168) is None
+    assert configs.lookup("a8w8_tuned_gemm", M=65, N=1536, K=7168) is None
     match = ExternalConfigs(folder, "t4").lookup()
     assert match is not None and (match.config, match.latency_ms, match.is_tuned) == ({"block": 64}, 1.5, False)
     match.config["block"] = 99
     assert ExternalConfigs(folder, "t4").lookup().config == {"block": 64}  # type: ignore[union-attr]
-    again = found.lookup("GEMM-A8W8", M=1, **sizes)
+    again = configs.lookup("GEMM-A8W8", M=1, **sizes)
     assert again is not None
     again.config["num_warps"] = 99
-    assert found.lookup("GEMM-A8W8", M=1, **sizes).config == SMALL  # type: ignore[union-attr]
-    assert found.lookup("no such kernel", M=1) is None
+    assert configs.lookup("GEMM-A8W8", M=1, **sizes).config == SMALL  # type: ignore[union-attr]
+    assert configs.lookup("no such kernel", M=1) is None
 
 
 @pytest.mark.parametrize(

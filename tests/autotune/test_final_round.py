@@ -65,14 +65,14 @@ class Kernel:
 
 def raced(*kernels: tuple[float, float]) -> tuple[list[Trial], list[Kernel], Rounds, Rounds]:
     card = Card()
-    each = [Kernel(card, *kernel) for kernel in kernels]
+    timed = [Kernel(card, *kernel) for kernel in kernels]
     told: list[str] = []
-    racers = [Racer(str(index), kernel, kernel.at_full_clock) for index, kernel in enumerate(each)]
+    racers = [Racer(str(index), kernel, kernel.at_full_clock) for index, kernel in enumerate(timed)]
     rounds, lasting = race(racers, 100.0, told.append)
-    assert len(told) == sum(len(kernel.asked) for kernel in each)
-    trials = [Trial(index, {}, "ok", latency=kernel.at_full_clock) for index, kernel in enumerate(each)]
+    assert len(told) == sum(len(kernel.asked) for kernel in timed)
+    trials = [Trial(index, {}, "ok", latency=kernel.at_full_clock) for index, kernel in enumerate(timed)]
     selection.record_final(trials, {"rounds": rounds, "lasting": lasting, "failures": {}})
-    return trials, each, rounds, lasting
+    return trials, timed, rounds, lasting
 
 
 def test_a_kernel_that_draws_more_power_does_not_win_at_the_clock_of_the_others() -> None:

@@ -154,20 +154,20 @@ def sessions(count: int, timeout: float = 5.0) -> list[RankSession]:
 
 def on_all(ranks: list[RankSession], what: Any) -> list[Any]:
     """What a function of a rank returns or raises, on a thread for each."""
-    found: list[Any] = [None] * len(ranks)
+    values: list[Any] = [None] * len(ranks)
 
     def one(rank: RankSession) -> None:
         try:
-            found[rank.rank] = what(rank)
+            values[rank.rank] = what(rank)
         except Exception as error:
-            found[rank.rank] = error
+            values[rank.rank] = error
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return values
 
 
 def test_exchange() -> None:

@@ -33,17 +33,17 @@ def predict(size: Any = 4096, target: Target = H200, **changes: Any) -> float:
 
 
 def test_the_work_of_a_block_is_counted() -> None:
-    (found,) = work.work_of(gemm((256, 512, 96), block_M=64, block_K=32))
-    assert found.grid == (4, 4) and found.blocks == 16 and found.warps(H200) == 8 and found.is_static
-    assert found.operations == 2 * 64 * 128 * 96
-    assert [(dot.m, dot.n, dot.k, dot.times, dot.k_major) for dot in found.dots] == [(64, 128, 32, 3.0, False)]
-    by_buffer = {each.buffer: (each.bytes, set(each.axes), each.is_store) for each in found.traffic}
+    (counted,) = work.work_of(gemm((256, 512, 96), block_M=64, block_K=32))
+    assert counted.grid == (4, 4) and counted.blocks == 16 and counted.warps(H200) == 8 and counted.is_static
+    assert counted.operations == 2 * 64 * 128 * 96
+    assert [(dot.m, dot.n, dot.k, dot.times, dot.k_major) for dot in counted.dots] == [(64, 128, 32, 3.0, False)]
+    by_buffer = {each.buffer: (each.bytes, set(each.axes), each.is_store) for each in counted.traffic}
     assert by_buffer == {
         "A": (3 * 64 * 32 * 2, {1}, False),
         "B": (3 * 32 * 128 * 2, {0}, False),
         "C": (64 * 128 * 2, {0, 1}, True),
     }
-    (loop,) = found.loops
+    (loop,) = counted.loops
     assert (loop.stages, loop.trips, {name: size for name, (size, _) in loop.staged.items()}) == (
         3,
         3.0,

@@ -66,32 +66,32 @@ def listed(*answers: Any) -> Any:
 
 def test_a_strategy_is_asked_for_each_configuration_once() -> None:
     recording = Recording.read(RECORDINGS[0])
-    made: list[Climb] = []
-    make = lambda space: made.append(Climb(space)) or made[-1]
+    strategies: list[Climb] = []
+    make = lambda space: strategies.append(Climb(space)) or strategies[-1]
     strategy = make_strategy(make, len(recording.configs), recording.order, 30, 5, recording.configs, 9.0)
     tried = recording.replay(strategy)
     assert len(tried) == len(set(tried)) == 30 and set(tried) <= set(recording.order)
-    space = made[0].space
+    space = strategies[0].space
     assert (space.configs, space.order, space.max_trials, space.seconds, space.seed) == (
         recording.configs, tuple(recording.order), 30, 9.0, 5,
     )  # fmt: skip
-    assert {index for index, _ in made[0].told} >= set(tried)
+    assert {index for index, _ in strategies[0].told} >= set(tried)
     known = dict(enumerate(recording.latency))
-    assert all(value == (known[index] if index in tried else None) for index, value in made[0].told)
+    assert all(value == (known[index] if index in tried else None) for index, value in strategies[0].told)
 
 
 def test_what_was_asked_for_before_is_told_again_and_not_run() -> None:
-    made: list[Listed] = []
+    strategies: list[Listed] = []
     kind = listed([2], [2, 3], [2], [0], [3, 4])
-    strategy = make_strategy(lambda space: made.append(kind(space)) or made[-1], 6, [2, 3, 4, 5])
+    strategy = make_strategy(lambda space: strategies.append(kind(space)) or strategies[-1], 6, [2, 3, 4, 5])
     assert strategy.ask(4) == [2] and strategy.ask(4) == [3] and strategy.ask(4) == []
     strategy.tell(2, 1.5)
-    assert made[0].told == [(2, 1.5)] * 3
-    assert strategy.ask(4) == [] and made[0].told[3:] == [(0, None)]  # which is pruned: told at once
+    assert strategies[0].told == [(2, 1.5)] * 3
+    assert strategy.ask(4) == [] and strategies[0].told[3:] == [(0, None)]  # which is pruned: told at once
     assert strategy.ask(4) == [4]
     strategy.tell(3, None)
     strategy.tell(4, 2.5)
-    assert made[0].told[4:] == [(3, None), (3, None), (4, 2.5)]
+    assert strategies[0].told[4:] == [(3, None), (3, None), (4, 2.5)]
     assert strategy.ask(4) == [] and strategy.done
 
 
@@ -178,14 +178,14 @@ def test_the_code_behind_a_name_decides_what_is_remembered() -> None:
 
 def test_a_tuning_asks_it(timer: Any) -> None:
     timed = timer(lambda config: abs(config["block"] - 32) + 1.0)
-    made: list[Climb] = []
-    register_search("climb", lambda space: made.append(Climb(space)) or made[-1])
+    strategies: list[Climb] = []
+    register_search("climb", lambda space: strategies.append(Climb(space)) or strategies[-1])
     configs = [{"block": block} for block in (8, 16, 32, 64, 128)]
     tune = tiledsl.autotune(
         configs=configs, ref_prog=twice, search="climb", max_trials=3, isolate=False, progress=False
     )
     result = tune(tiledsl.jit(out_idx=-1)(scale))(64)
-    told = {index: value for index, value in made[0].told if value is not None}
+    told = {index: value for index, value in strategies[0].told if value is not None}
     tried = {index for index, trial in enumerate(result.trials) if trial.ok}
     assert len(told) == 3 and tried == {0, *told} and {configs.index(each) for each in timed} == tried
     assert result.config == min((configs[index] for index in tried), key=lambda config: abs(config["block"] - 32))
@@ -207,16 +207,16 @@ def test_what_ran_before_it_was_asked_for_is_told(timer: Any) -> None:
         def ask(self, n: int) -> list[int]:
             return [self.left.pop(0)] if self.left and len(self.left) + len(self.told) == 3 else []
 
-    made: list[InTurn] = []
+    strategies: list[InTurn] = []
     tune = tiledsl.autotune(
         configs=[{"block": block} for block in (16, 32, 64)],
         ref_prog=twice,
-        search=lambda space: made.append(InTurn(space)) or made[-1],
+        search=lambda space: strategies.append(InTurn(space)) or strategies[-1],
         isolate=False,
         progress=False,
     )
     result = tune(tiledsl.jit(out_idx=-1)(scale))(64)
-    assert made[0].told == [(1, 32.0), (0, 16.0), (2, 64.0)]
+    assert strategies[0].told == [(1, 32.0), (0, 16.0), (2, 64.0)]
     assert [trial.status for trial in result.trials] == ["ok"] * 3
 
 

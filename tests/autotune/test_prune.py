@@ -55,16 +55,16 @@ def test_the_estimate_of_shared_memory_is_a_lower_bound() -> None:
 
 def test_the_estimate_is_exact_for_pipelined_16_bit_products_on_hopper() -> None:
     compared = 0
-    for each, (least, _) in zip(RECORDED, estimates()):
-        config = each["config"]
+    for recorded, (least, _) in zip(RECORDED, estimates()):
+        config = recorded["config"]
         if (
-            each["target"] == "cuda:90"
-            and each["kernel"] != "varied"
+            recorded["target"] == "cuda:90"
+            and recorded["kernel"] != "varied"
             and config["num_stages"] > 1
             and config["block_M"] >= 64
             and "dtype" not in config
         ):
-            assert least == each["shared_bytes"], each
+            assert least == recorded["shared_bytes"], recorded
             compared += 1
     assert compared > 40
 

@@ -116,13 +116,13 @@ def test_a_configuration_that_ends_its_fork_costs_itself_only(forked: list[dict[
 
     alone = rank.rank(program_for, forked, H100, seconds=None)
     for processes in (1, 2):
-        found = rank.rank(ends, forked, H100, processes=processes)
-        assert {index: str(error) for index, error in found.failed.items()} == {
+        ranking = rank.rank(ends, forked, H100, processes=processes)
+        assert {index: str(error) for index, error in ranking.failed.items()} == {
             1: str(forks.Ended(False, "building it ended the process with exit status 7\ngood bye")),
             3: str(forks.Ended(False, "building it ended the process with SIGTERM")),
             4: "no",
         }
-        assert found.order == [index for index in alone.order if index not in (1, 3, 4)]
+        assert ranking.order == [index for index in alone.order if index not in (1, 3, 4)]
 
 
 def test_a_configuration_that_hangs_is_given_up(forked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,15 +117,15 @@ def test_the_page_of_a_tuning_has_the_winners_kernel(
 
 
 def test_times_of_the_interpreter_are_not_held_against_a_gpu(tmp_path: Path) -> None:
-    found = tuned()
-    part = tuning_part(found)
+    result = tuned()
+    part = tuning_part(result)
     assert facts(part.facts)["time"][1] == "estimated for H200" and "of memory bandwidth" in facts(part.facts)
     assert part.failures[0].status == "nonfinite" and part.failures[0].configs == ["block=64 variant=unwritten"]
-    again = tuning_page(AutotuneResult.load(found.save(tmp_path / "best.json")))
+    again = tuning_page(AutotuneResult.load(result.save(tmp_path / "best.json")))
     assert again.tuning is not None and again.tuning.explanation.startswith("block=")  # of the winner's program alone
     assert replace(again.tuning, explanation=part.explanation) == part
-    assert [texts(step) for step in again.program.steps] == [texts(step) for step in tuning_page(found).program.steps]
-    timed = facts(tuning_part(replace(found, latency_kind="measured")).facts)
+    assert [texts(step) for step in again.program.steps] == [texts(step) for step in tuning_page(result).program.steps]
+    timed = facts(tuning_part(replace(result, latency_kind="measured")).facts)
     assert timed["time"][1] == "measured in Triton's interpreter, which says nothing of a GPU"
     assert "of memory bandwidth" not in timed
 

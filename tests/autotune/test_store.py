@@ -163,15 +163,15 @@ def test_identical_trials_are_marked(tmp_path: Path) -> None:
 
 def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:
     function = tiledsl.jit(out_idx=-1)(scale_builder)
-    made = some_trials([{"block": 64}, {"block": 32}])
+    trials = some_trials([{"block": 64}, {"block": 32}])
     targets = [Target("interpret"), Target("cuda", 80)]
-    for trial, target in zip(made, targets):
+    for trial, target in zip(trials, targets):
         trial.build = lambda config=trial.config, target=target: function.kernel_for({}, config, target)
     store = Store(tmp_path, KEY)
-    store.finish(CachedResult(made, "measured", None), keep_all=True)
+    store.finish(CachedResult(trials, "measured", None), keep_all=True)
     artifacts = store.folder / "artifacts"
     (other,) = [path for path in artifacts.iterdir() if path.is_dir()]
-    for folder, trial, target in ((other, made[0], targets[0]), (artifacts, made[1], targets[1])):
+    for folder, trial, target in ((other, trials[0], targets[0]), (artifacts, trials[1], targets[1])):
         assert (folder / "scale.py").read_text() == trial.source
         metadata = json.loads((folder / "metadata.json").read_text())
         assert metadata["target"] == str(target) and metadata["config"] == trial.config
@@ -180,7 +180,7 @@ def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:
     stages = {path.name for path in artifacts.iterdir()}
     assert stages >= {f"{name}.{stage}" for stage in ("ttir", "ttgir", "ptx", "cubin")}
     assert {path.name for path in other.iterdir()} == {"scale.py", "metadata.json"}
-    paths = save(tmp_path / "once more", made[1])
+    paths = save(tmp_path / "once more", trials[1])
     assert {path.name for path in paths} == {path.name for path in artifacts.iterdir() if path.is_file()}
     assert all(path.is_file() for path in paths) and [path.name for path in paths][-2:] == [
         "launch.json",

@@ -230,13 +230,13 @@ def test_binaries_are_configurations_too(tmp_path: Path) -> None:
     kernel = tuner(configs, target="cuda:90")
     problem = kernel.with_options(cache=False)
     call = problem._call((), {**vectors(256), "n": 256})
-    made = [problem._problem(call).build(config, call.target) for config in problem.configs[1:3]]
-    assert [each.compiled["scale"].metadata["num_warps"] for each in made] == [1, 2]
-    assert [re.search(r"scale\[(.*?)\]\((.*?)\)", each.source)[2] for each in made] == [  # type: ignore[index]
+    kernels = [problem._problem(call).build(config, call.target) for config in problem.configs[1:3]]
+    assert [each.compiled["scale"].metadata["num_warps"] for each in kernels] == [1, 2]
+    assert [re.search(r"scale\[(.*?)\]\((.*?)\)", each.source)[2] for each in kernels] == [  # type: ignore[index]
         f"x, out, 256, {block}, False, enable_fp_fusion=True, num_warps={warps}, num_stages=3"
         for block, warps in ((64, 1), (128, 2))
     ]
-    assert [re.search(r"scale\[(.*?)\]", each.source)[1] for each in made] == ["(4,)", "(2,)"]  # type: ignore[index]
+    assert [re.search(r"scale\[(.*?)\]", each.source)[1] for each in kernels] == ["(4,)", "(2,)"]  # type: ignore[index]
     with pytest.raises(TileError):
         problem._problem(call).build(problem.configs[3], call.target)
     with pytest.raises(TileError, match="scale has BLOCK=32, and it has BLOCK=64"):

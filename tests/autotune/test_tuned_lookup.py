@@ -144,19 +144,19 @@ def test_a_file_that_changes_is_read_again_for_new_calls(tmp_path: Path) -> None
 def test_threads_get_one_kernel(tmp_path: Path) -> None:
     function = tuned(tmp_path)
     keep(tmp_path, function, entry(32, size=64))
-    found: list[Any] = []
+    kernels: list[Any] = []
     barrier = threading.Barrier(8)
 
     def call() -> None:
         barrier.wait()
-        found.append(function(64))
+        kernels.append(function(64))
 
     threads = [threading.Thread(target=call) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8 and len({id(each.kernel) for each in found}) == 1
+    assert len(kernels) == 8 and len({id(each.kernel) for each in kernels}) == 1
 
 
 def test_several_folders_and_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,14 +330,14 @@ def test_a_killed_run_goes_on_without_repeating_work(tmp_path: Path, cache_dir: 
     wait_for(lambda: path.exists() and len({size for _, size, _ in notes(cache_dir)}) > 1)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(60)
-    before, known = notes(cache_dir), read(path).entries
-    assert 1 <= len(known) < 4
+    before, entries = notes(cache_dir), read(path).entries
+    assert 1 <= len(entries) < 4
     done = forked.run(arguments, env=environment)
     assert done.returncode == 0, done.stderr
-    assert blocks(path) == {32: 64, 64: 64, 128: 64, 256: 64} and all(e in read(path).entries for e in known)
+    assert blocks(path) == {32: 64, 64: 64, 128: 64, 256: 64} and all(e in read(path).entries for e in entries)
     skipped = [line for line in done.stdout.splitlines() if "skipped, tuned before" in line]
-    assert len(skipped) == len(known)
-    saved = {str(each.arguments["size"]) for each in known}
+    assert len(skipped) == len(entries)
+    saved = {str(each.arguments["size"]) for each in entries}
     again = notes(cache_dir)[len(before) :]
     assert not saved & {size for _, size, _ in again} and {size for _, size, _ in again} <= {"64", "128", "256"}
 

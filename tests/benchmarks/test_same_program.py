@@ -15,15 +15,15 @@ from tiledsl.commands.beside import Plan
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    request: dict[str, Any] = {}
 
     def run(jobs: Any, plan: Plan, file: Path | None, seconds: float | None) -> Any:
-        found.update(jobs=jobs, plan=plan, file=file, seconds=seconds)
+        request.update(jobs=jobs, plan=plan, file=file, seconds=seconds)
         return []
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "einops" else name)
     monkeypatch.setattr(same_program, "run_jobs", run)
-    return found
+    return request
 
 
 def test_the_listed_scripts_whose_packages_are_there(

@@ -35,16 +35,16 @@ def row(family: str, case: str, times: dict[str, float | str], tags: tuple[str, 
             entry |= {"status": "ok", "config": {"block_M": 64}, "tuning_seconds": 2.0}
             entry |= {regime: summary([value, value * 1.1, value * 0.9]) for regime in ("steady", "burst")}
         candidates.append(entry)
-    found: dict[str, Any] = {}
+    regimes: dict[str, Any] = {}
     if isinstance(times.get("tiledsl"), float):
         mine = times["tiledsl"]
         for regime in ("steady", "burst"):
-            found[regime] = {
+            regimes[regime] = {
                 k: ratios([mine], [v]) for k, v in times.items() if isinstance(v, float) and k != "tiledsl"
             }
     return {
         "family": family, "case": case, "tags": list(tags), "unit": "fp16", "operations": 1e12, "bytes": 1e9,
-        "date": "2026-01-02", "candidates": candidates, "ratios": found, "run": "one",
+        "date": "2026-01-02", "candidates": candidates, "ratios": regimes, "run": "one",
     }  # fmt: skip
 
 
@@ -71,16 +71,16 @@ def test_results_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_a_measured_row_replaces_its_predecessor() -> None:
-    known = data(ROWS)
+    stored = data(ROWS)
     again = row("gemm", "fp16 8x8x8", {"tiledsl": 1.0, "library": 2.1})
     new = row("attention", "full", {"tiledsl": 1.0})
-    records.merge(known, "two", {**ABOUT, "date": "later"}, [again, new])
-    assert [records.name_of(each) for each in known["rows"]] == [records.name_of(each) for each in [*ROWS, new]]
-    assert known["rows"][1]["candidates"][0]["steady"]["median"] == 1.0
-    assert {each["run"] for each in known["rows"]} == {"one", "two"} == set(known["runs"])
-    records.merge(known, "three", ABOUT, [*ROWS, new])
-    assert set(known["runs"]) == {"three"}
-    records.validate(known)
+    records.merge(stored, "two", {**ABOUT, "date": "later"}, [again, new])
+    assert [records.name_of(each) for each in stored["rows"]] == [records.name_of(each) for each in [*ROWS, new]]
+    assert stored["rows"][1]["candidates"][0]["steady"]["median"] == 1.0
+    assert {each["run"] for each in stored["rows"]} == {"one", "two"} == set(stored["runs"])
+    records.merge(stored, "three", ABOUT, [*ROWS, new])
+    assert set(stored["runs"]) == {"three"}
+    records.validate(stored)
 
 
 def test_files_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,13 +193,13 @@ def test_a_system_tunes_in_a_process_of_its_own(
 
     empty = cold.environment
     monkeypatch.setattr(cold, "environment", environment)
-    found = cold.run_system(system, small=True)
-    assert "error" not in found, found["error"]
-    assert [row["shape"] for row in found["rows"]] == [list(shape) for shape in cases.SMALL_SHAPES]
-    assert all(row["seconds"] > 0 and row["ms"] > 0 for row in found["rows"])
+    answer = cold.run_system(system, small=True)
+    assert "error" not in answer, answer["error"]
+    assert [row["shape"] for row in answer["rows"]] == [list(shape) for shape in cases.SMALL_SHAPES]
+    assert all(row["seconds"] > 0 and row["ms"] > 0 for row in answer["rows"])
     if system == "tiledsl":
-        assert sum(found["rows"][0]["statuses"].values()) == 8 and found["rows"][0]["stages_s"]
-        assert "waiting: measuring" in cold.show({"systems": {"tiledsl": found}})
+        assert sum(answer["rows"][0]["statuses"].values()) == 8 and answer["rows"][0]["stages_s"]
+        assert "waiting: measuring" in cold.show({"systems": {"tiledsl": answer}})
 
 
 def test_tilelangs_program_computes_the_same(tmp_path: Path) -> None:

@@ -36,13 +36,13 @@ def test_a_right_kernel_is_proved_and_an_overlap_is_named() -> None:
 
 
 def test_json_and_text() -> None:
-    made = copied(100, 33).verify()
-    assert Certificate.from_json(made.to_json()) == made
-    assert all(len(line) <= 60 for line in made.text(60).splitlines())
-    text = made.text()
-    assert made.summary in " ".join(text.split()) and made.failed[0].place in text
+    certificate = copied(100, 33).verify()
+    assert Certificate.from_json(certificate.to_json()) == certificate
+    assert all(len(line) <= 60 for line in certificate.text(60).splitlines())
+    text = certificate.text()
+    assert certificate.summary in " ".join(text.split()) and certificate.failed[0].place in text
     assert text.index("failed: blocks that write B") < text.index("proved, bounds")
-    assert made.program[:16] in text and made.source[:16] in text and made.triton in text
+    assert certificate.program[:16] in text and certificate.source[:16] in text and certificate.triton in text
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_what_is_exported_brings_its_certificate(tmp_path: Path) -> None:
     kernel, other = copied(101), copied(201)
     kernel.export(tmp_path / "plain.py")
     assert not (tmp_path / "plain.certificate.json").exists()
-    made = kernel.verify()
+    certificate = kernel.verify()
     kernel.export(tmp_path / "copied.py")
     path = tmp_path / "copied.certificate.json"
-    assert Certificate.load(path, kernel) == made == kernel.certificate
+    assert Certificate.load(path, kernel) == certificate == kernel.certificate
     with pytest.raises(TileError, match="its source is another one"):
         Certificate.load(path, other)
-    other.certificate = made  # of another source: it is not written
+    other.certificate = certificate  # of another source: it is not written
     other.export(tmp_path / "other.py")
     assert not (tmp_path / "other.certificate.json").exists()
 

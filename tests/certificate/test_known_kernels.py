@@ -25,10 +25,11 @@ OF_DATA = {
 def test_an_example_is_proved(name: str) -> None:
     for kernel in verify.of_example(name):
         checks = [check for checker in CHECKERS for check in checker(kernel, 20.0)]
-        left = [check for check in checks if check.status != "proved"]
-        assert len(checks) > 5 and not [check for check in left if check.status == "failed"], left
+        unproved = [check for check in checks if check.status != "proved"]
+        assert len(checks) > 5 and not [check for check in unproved if check.status == "failed"], unproved
         if name in OF_DATA:
             kinds, reason = OF_DATA[name]
-            assert {check.kind for check in left} == kinds and all(reason in check.detail for check in left), left
+            assert {check.kind for check in unproved} == kinds, unproved
+            assert all(reason in check.detail for check in unproved), unproved
         else:
-            assert not left
+            assert not unproved

@@ -129,7 +129,7 @@ LARGE = (4096, 4096, 4096, 128, 256, 64)
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, Any]:
-    made = {
+    kernels = {
         "large": gemm(*LARGE),
         "ragged": gemm(4091, 5120, 1024, 128, 128, 64, transposed=True),
         "few_blocks": gemm(256, 512, 4096, 128, 256, 64),
@@ -138,7 +138,7 @@ def modules() -> dict[str, Any]:
     options = {"batched": PERSISTENT}
     return {
         name: tiledsl.compile(each, out_idx=-1, target="cuda:90", pass_configs=options.get(name)).module
-        for name, each in made.items()
+        for name, each in kernels.items()
     }
 
 

@@ -120,14 +120,14 @@ def _lowered(text: str, change: Callable[[Operation], None]) -> str:
 
 def _places(root: Operation) -> list[tuple[Operation, str, tuple[int, ...]]]:
     """Where operations have strings among their attributes, or tuples of numbers: the path into tuples."""
-    found: dict[tuple[str, str, tuple[int, ...]], tuple[Operation, str, tuple[int, ...]]] = {}
+    places: dict[tuple[str, str, tuple[int, ...]], tuple[Operation, str, tuple[int, ...]]] = {}
     for op in root.walk():
         for key, value in op.attributes.items():
             paths = list(_strings(value)) or ([(0,)] if isinstance(value, tuple) and value else [])
             for path in paths:
                 if (op.name, key) != ("tile.kernel", "options"):  # hints, which change what is emitted
-                    found.setdefault((op.name, key, path), (op, key, path))
-    return list(found.values())
+                    places.setdefault((op.name, key, path), (op, key, path))
+    return list(places.values())
 
 
 def _strings(value: Any) -> Iterator[tuple[int, ...]]:

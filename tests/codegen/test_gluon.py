@@ -157,7 +157,7 @@ def test_compiles_with_products_in_flight_and_registers_for_all(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
-    made = {
+    kernels = {
         "causal": attention(causal=True),  # both of these rescale lazily
         "three": attention(dim=64, block_M=192),
         "each": attention({"select-emitter.rescale": "each"}, causal=True),
@@ -165,8 +165,8 @@ def test_compiles_with_products_in_flight_and_registers_for_all(
         "late": attention({"select-emitter.rescale": "late"}),
     }
     if version == "installed":  # ptxas takes seconds for each; that of 3.6, which GPU machines have, takes all
-        made = {"three": made["three"]}
-    for name, result in compile_kernels(made, python, tmp_path).items():
+        kernels = {"three": kernels["three"]}
+    for name, result in compile_kernels(kernels, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
         registers = re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", result["ptx"])
         assert {"24", "160" if name == "three" else "240"} <= set(registers), name

@@ -163,7 +163,7 @@ def test_compiles_without_spills_or_products_in_line(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
-    made = {
+    kernels = {
         "scaled": scaled(),
         "odd": scaled(K=1920),
         "three": scaled(M=1000, block_M=192, num_stages=4),
@@ -175,8 +175,8 @@ def test_compiles_without_spills_or_products_in_line(
         ),
     }
     if version == "installed":  # ptxas takes seconds for each; that of 3.6, which GPU machines have, takes all
-        made = {name: made[name] for name in ("scaled", "epilogue")}
-    for name, result in compile_kernels(made, python, tmp_path).items():
+        kernels = {name: kernels[name] for name in ("scaled", "epilogue")}
+    for name, result in compile_kernels(kernels, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
         assert set(re.findall(r"(\d+) bytes spill stores", result["ptxas"])) == {"0"}, (name, result["ptxas"])
         assert "wgmma.mma_async" in result["ptx"]

@@ -62,19 +62,19 @@ def test_results_and_certificate() -> None:
     lengths = [16, 0, 37, 48, 1]
     starts = list(itertools.accumulate(lengths, initial=0))
     options = {"peel-loops.mode": "causal"}
-    made = tiledsl.compile(sequences(102, 5, 16, 16, 48), target="interpret", pass_configs=options)
-    loops = [line for line in made.source.splitlines() if "tl.range" in line]
-    assert len(loops) == 2 and made.source.count("tl.load(K") == 2
-    full = made.source[made.source.index(loops[0]) : made.source.index(loops[1])]
+    kernel = tiledsl.compile(sequences(102, 5, 16, 16, 48), target="interpret", pass_configs=options)
+    loops = [line for line in kernel.source.splitlines() if "tl.range" in line]
+    assert len(loops) == 2 and kernel.source.count("tl.load(K") == 2
+    full = kernel.source[kernel.source.index(loops[0]) : kernel.source.index(loops[1])]
     assert "mask=" not in full and "tl.where" not in full
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randint(-1, 2, (102, 16), generator=generator).half() for _ in range(3))
     out = torch.zeros(102, 16)
-    made(q, k, v, torch.tensor(starts, dtype=torch.int32), out)
+    kernel(q, k, v, torch.tensor(starts, dtype=torch.int32), out)
     for first, end in itertools.pairwise(starts):
         part = slice(first, end)
         assert torch.equal(out[part], (q[part].float() @ k[part].float().T + 1) @ v[part].float())
-    assert made.verify().ok
+    assert kernel.verify().ok
 
 
 @pytest.mark.parametrize("version", ["newest", "3.6"])

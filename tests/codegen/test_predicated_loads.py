@@ -59,8 +59,8 @@ def test_copies_are_asynchronous(compile_modules: Callable[..., Any], version: s
 
 @pytest.mark.parametrize("size", [64, 72])
 def test_results(size: int) -> None:
-    made = tiledsl.compile(sparse(size, 32 if size == 64 else 24, 16, 2), out_idx=-1, target="interpret")
-    lines = made.source.splitlines()
+    kernel = tiledsl.compile(sparse(size, 32 if size == 64 else 24, 16, 2), out_idx=-1, target="interpret")
+    lines = kernel.source.splitlines()
     loads, branch = (
         [n for n, line in enumerate(lines) if "mask=" in line and "tl.load" in line],
         "        if mask_element:",
@@ -75,4 +75,4 @@ def test_results(size: int) -> None:
         rows, columns = slice(by * block, (by + 1) * block), slice(bx * block, (bx + 1) * block)
         between = slice(k * 16, (k + 1) * 16)
         expected[rows, columns] += a[rows, between].float() @ b[between, columns].float()
-    assert torch.equal(made(a, b, mask), expected)
+    assert torch.equal(kernel(a, b, mask), expected)

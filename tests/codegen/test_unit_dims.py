@@ -65,12 +65,12 @@ def test_it_compiles(compile_modules: Callable[..., Any], version: str, request:
 
 
 def test_results_and_certificate() -> None:
-    made = tiledsl.compile(scores(16, 16, 16, 3), target="interpret")
+    kernel = tiledsl.compile(scores(16, 16, 16, 3), target="interpret")
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randint(-4, 5, shape, generator=generator).half() for shape in ((16, 16), (48, 16)))
     w = torch.randint(-4, 5, (1, 16), generator=generator).float()
     chosen, s = torch.tensor([2, 0, 2], dtype=torch.int32), torch.empty(1, 48)
-    made(q, k, w, chosen, s)
+    kernel(q, k, w, chosen, s)
     every = ((k.float() @ q.float().T).clamp(min=0) * w).sum(1).reshape(3, 16)
     assert torch.equal(s, every[chosen.long()].reshape(1, 48))
-    assert made.verify().ok
+    assert kernel.verify().ok

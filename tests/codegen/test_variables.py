@@ -121,11 +121,11 @@ class RandomProgram:
 
 def execute(launch: triton.LaunchOp, memory: dict[int, int]) -> None:
     """The launch's meaning, evaluated on the IR itself."""
-    known: dict[Value, Any] = {launch.body.args[0]: 0}
+    env: dict[Value, Any] = {launch.body.args[0]: 0}
 
     def run(region: Region) -> list[Any]:
         for op in region:
-            values = [known[value] for value in op.operands]
+            values = [env[value] for value in op.operands]
             if isinstance(op, (scf.YieldOp, scf.ConditionOp)):
                 return values
             step(op, values)
@@ -150,20 +150,20 @@ def execute(launch: triton.LaunchOp, memory: dict[int, int]) -> None:
         elif isinstance(op, scf.ForOp):
             results = values[3:]
             for index in range(*values[:3]):
-                known.update(zip(op.body.args, [index, *results]))
+                env.update(zip(op.body.args, [index, *results]))
                 results = run(op.body)
         elif isinstance(op, scf.WhileOp):
             carried = values
             while True:
-                known.update(zip(op.before.args, carried))
+                env.update(zip(op.before.args, carried))
                 going, *results = run(op.before)
                 if not going:
                     break
-                known.update(zip(op.after.args, results))
+                env.update(zip(op.after.args, results))
                 carried = run(op.after)
         else:
             raise AssertionError(op.name)
-        known.update(zip(op.results, results))
+        env.update(zip(op.results, results))
 
     run(launch.body)
 

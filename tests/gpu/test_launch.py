@@ -139,14 +139,14 @@ def test_graph_capture(kernel: Any) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kernel(x, 2.0, 3, y)
-        made = kernel(y, 0.5, 1)
+        result = kernel(y, 0.5, 1)
         fixed = bound()
     for _ in range(3):
         x.normal_()
         y.zero_(), fixed.zero_()
         graph.replay()
         torch.testing.assert_close(y, x * 2 + 3)
-        torch.testing.assert_close(made, (x * 2 + 3) * 0.5 + 1)
+        torch.testing.assert_close(result, (x * 2 + 3) * 0.5 + 1)
         torch.testing.assert_close(fixed, x * 4 + 1)
 
 
@@ -154,15 +154,15 @@ def test_streams(kernel: Any) -> None:
     streams = [torch.cuda.Stream() for _ in range(4)]
     kernel(inputs(), 1.0, 0)
     torch.cuda.synchronize()
-    made = []
+    results = []
     for number in range(40):
         with torch.cuda.stream(streams[number % 4]):
             torch.cuda._sleep(100_000)
             x = torch.full((ROWS, COLUMNS), float(number), device="cuda")
             y = kernel(x, 2.0, 1)  # right only if it is ordered after the fill
-            made.append((number, y.clone()))
+            results.append((number, y.clone()))
     torch.cuda.synchronize()
-    assert all(bool((y == 2 * number + 1).all()) for number, y in made)
+    assert all(bool((y == 2 * number + 1).all()) for number, y in results)
 
 
 def test_a_call_does_not_wait(kernel: Any) -> None:

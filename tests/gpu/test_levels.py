@@ -41,14 +41,14 @@ def inputs(rows: int = 70) -> torch.Tensor:
 
 @pytest.mark.parametrize("level", CUDA)
 def test_each_level_computes_the_same(kernel: tiledsl.Kernel, saved: Path, level: str) -> None:
-    made = kernel.from_level(level, saved)
+    from_level = kernel.from_level(level, saved)
     for rows in (70, 1, 128, 70):
         x = inputs(rows)
         expected = kernel(x, 3.0)
-        assert torch.equal(made(x, 3.0), expected) and torch.equal(expected, x * 3)
-        assert torch.equal(made.bind(x, 3.0)(), expected)
+        assert torch.equal(from_level(x, 3.0), expected) and torch.equal(expected, x * 3)
+        assert torch.equal(from_level.bind(x, 3.0)(), expected)
         y = torch.empty_like(x)
-        assert made(x, 3.0, y) is y and torch.equal(y, expected)
+        assert from_level(x, 3.0, y) is y and torch.equal(y, expected)
 
 
 @pytest.mark.parametrize("level", ["ttgir", "ptx"])
@@ -83,13 +83,13 @@ def test_graphs_and_torch_compile(kernel: tiledsl.Kernel, saved: Path) -> None:
 
 
 def test_a_misaligned_call_is_refused(kernel: tiledsl.Kernel, saved: Path) -> None:
-    made = kernel.from_level("cubin", saved)
+    from_level = kernel.from_level("cubin", saved)
     odd = torch.randn(70 * 64 + 1, device="cuda")[1:].view(70, 64)
     torch.testing.assert_close(kernel(odd, 3.0), odd * 3)
     for _ in range(2):
         with pytest.raises(TileError, match="X being an address that is a multiple of 16 bytes"):
-            made(odd, 3.0)
-    torch.testing.assert_close(made(inputs(70), 0.0), torch.zeros(70, 64, device="cuda"))
+            from_level(odd, 3.0)
+    torch.testing.assert_close(from_level(inputs(70), 0.0), torch.zeros(70, 64, device="cuda"))
 
 
 @pytest.mark.parametrize("options", [{}, {"split-k.splits": 4}, {"select-emitter.backend": "gluon"}])

@@ -78,7 +78,7 @@ def test_mixed_precision(dtype: torch.dtype) -> None:
     x = torch.randn(16, 8, device="cuda")
     runs = [ours] if dtype == torch.float16 else [ours, torch.compile(ours, fullgraph=True)]
     for run in runs:
-        found = []
+        gradients = []
         for module, forward in ((ours, run), (theirs, theirs)):
             scaler = torch.amp.GradScaler("cuda")
             module.zero_grad(set_to_none=True)
@@ -86,8 +86,8 @@ def test_mixed_precision(dtype: torch.dtype) -> None:
                 y = forward(x)
             assert y.dtype == dtype
             scaler.scale(y.float().square().mean()).backward()
-            found.append([each.grad / scaler.get_scale() for each in module.parameters()])
-        torch.testing.assert_close(found[0], found[1], rtol=5e-2, atol=5e-3)
+            gradients.append([each.grad / scaler.get_scale() for each in module.parameters()])
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=5e-2, atol=5e-3)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

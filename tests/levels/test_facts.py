@@ -31,15 +31,15 @@ PTX = """.target sm_100a
 
 
 def test_what_texts_say() -> None:
-    found = read("ttgir", TTGIR)
-    assert (found.name, found.warps, found.target) == ("both", 8, "cuda:90")
-    assert found.types == ("!tt.ptr<f32>", "!tt.tensordesc<64xf16, #a>", "i32")
-    assert found.attributes == {0: {"tt.divisibility": 16}, 1: {}, 2: {}} and found.parameter_bytes is None
-    found = read("llir", LLIR)
-    assert (found.name, found.warps, found.parameter_bytes, found.types) == ("both", 2, (8, 128, 1, 2, 8), None)
-    found = read("ptx", PTX)
-    assert (found.name, found.warps, found.target, found.parameter_bytes) == ("both", 3, "cuda:100", (8, 128, 2))
-    assert found.sources == {"0123456789abcdef"}
+    facts = read("ttgir", TTGIR)
+    assert (facts.name, facts.warps, facts.target) == ("both", 8, "cuda:90")
+    assert facts.types == ("!tt.ptr<f32>", "!tt.tensordesc<64xf16, #a>", "i32")
+    assert facts.attributes == {0: {"tt.divisibility": 16}, 1: {}, 2: {}} and facts.parameter_bytes is None
+    facts = read("llir", LLIR)
+    assert (facts.name, facts.warps, facts.parameter_bytes, facts.types) == ("both", 2, (8, 128, 1, 2, 8), None)
+    facts = read("ptx", PTX)
+    assert (facts.name, facts.warps, facts.target, facts.parameter_bytes) == ("both", 3, "cuda:100", (8, 128, 2))
+    assert facts.sources == {"0123456789abcdef"}
     with pytest.raises(ValueError, match="it has 2 kernels, not one"):
         read("ptx", PTX + PTX)
 

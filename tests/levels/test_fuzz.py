@@ -32,21 +32,21 @@ def _damaged(described: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     text = json.dumps(described)
     for number, path in enumerate(_places(described)):
         for value in VALUES[number % 4 :: 4]:
-            made = json.loads(text)
-            _inside(made, path)[path[-1]] = value
-            yield f"{path} = {value!r}", made
+            damaged = json.loads(text)
+            _inside(damaged, path)[path[-1]] = value
+            yield f"{path} = {value!r}", damaged
         if isinstance(path[-1], str):
             for key in KEYS[number % 3 :: 3]:
-                made = json.loads(text)
-                inner = _inside(made, path)
+                damaged = json.loads(text)
+                inner = _inside(damaged, path)
                 inner[key] = inner[path[-1]]
-                yield f"{path} beside {key!r}", json.loads(json.dumps(made))
+                yield f"{path} beside {key!r}", json.loads(json.dumps(damaged))
                 if key != path[-1]:
                     del inner[path[-1]]
-                yield f"{path} as {key!r}", made
-        made = json.loads(text)
-        del _inside(made, path)[path[-1]]
-        yield f"{path} gone", made
+                yield f"{path} as {key!r}", damaged
+        damaged = json.loads(text)
+        del _inside(damaged, path)[path[-1]]
+        yield f"{path} gone", damaged
 
 
 def _inside(value: Any, path: tuple[Any, ...]) -> Any:

@@ -64,13 +64,14 @@ def test_what_is_saved(kernel: tiledsl.Kernel, saved: Path) -> None:
 @pytest.mark.parametrize("level", CUDA)
 def test_each_level_gives_the_same_binary(kernel: tiledsl.Kernel, saved: Path, level: str) -> None:
     for given in (saved, saved / f"{NAME}.{level}", kernel.asm[level], {NAME: str(saved)}):
-        made = kernel.from_level(level, given)
-        assert made.asm["cubin"] == kernel.asm["cubin"]
-        assert made.asm.get("ptx", kernel.asm["ptx"]) == kernel.asm["ptx"]
-        assert set(made.asm) == {*CUDA[CUDA.index(level) :], "sass"}
-        assert made.params == kernel.params and made.outputs == kernel.outputs and made.source.startswith(kernel.source)
-        assert len(made.remarks) == 1 and "edited" not in made.remarks[0]
-    assert made.resources == kernel.resources
+        loaded = kernel.from_level(level, given)
+        assert loaded.asm["cubin"] == kernel.asm["cubin"]
+        assert loaded.asm.get("ptx", kernel.asm["ptx"]) == kernel.asm["ptx"]
+        assert set(loaded.asm) == {*CUDA[CUDA.index(level) :], "sass"}
+        assert loaded.params == kernel.params and loaded.outputs == kernel.outputs
+        assert loaded.source.startswith(kernel.source)
+        assert len(loaded.remarks) == 1 and "edited" not in loaded.remarks[0]
+    assert loaded.resources == kernel.resources
 
 
 def test_levels_of_a_level_kernel(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
@@ -96,15 +97,15 @@ def test_a_certificate_goes_with_the_levels_of_its_source(kernel: tiledsl.Kernel
 def test_edited_files(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
     folder = copied(saved, tmp_path)
     path = edit(folder, "ttgir", r"arith\.mulf", "arith.addf")
-    made = kernel.from_level("ttgir", folder)
-    assert made.remarks == (f"{NAME} runs from {path} (edited)",)
-    assert "add.f32" in made.asm["ptx"] and "mul.f32" not in made.asm["ptx"] and "mul.f32" in kernel.asm["ptx"]
-    assert "FADD" in made.asm["sass"] and "FADD" not in kernel.asm["sass"]
+    loaded = kernel.from_level("ttgir", folder)
+    assert loaded.remarks == (f"{NAME} runs from {path} (edited)",)
+    assert "add.f32" in loaded.asm["ptx"] and "mul.f32" not in loaded.asm["ptx"] and "mul.f32" in kernel.asm["ptx"]
+    assert "FADD" in loaded.asm["sass"] and "FADD" not in kernel.asm["sass"]
     unedited = kernel.from_level("ttgir", saved)
     assert unedited.asm["cubin"] == kernel.asm["cubin"]
     text = kernel.from_level("ttgir", path.read_text())
-    assert text.remarks == (f"{NAME} runs from the given ttgir (edited)",) and text.asm["cubin"] == made.asm["cubin"]
-    names = {_default_name(each, 2) for each in (kernel, made, unedited)}
+    assert text.remarks == (f"{NAME} runs from the given ttgir (edited)",) and text.asm["cubin"] == loaded.asm["cubin"]
+    names = {_default_name(each, 2) for each in (kernel, loaded, unedited)}
     assert len(names) == 3
     path.write_text((saved / path.name).read_text())  # edited again at the same place
     assert kernel.from_level("ttgir", folder).asm["cubin"] == kernel.asm["cubin"]
@@ -168,15 +169,15 @@ def test_what_the_compiler_refuses(
 def test_gluon_from_each_level(tmp_path: Path) -> None:
     """Its metadata counts the producer's warps, its ttgir does not."""
     sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64}
-    made = tiledsl.compile(load_example("attention").attention.build(sizes), out_idx=[3, 4], target="cuda:90")
-    name = made.module.kernels[0].name
-    made.save_levels(tmp_path)
+    gluon = tiledsl.compile(load_example("attention").attention.build(sizes), out_idx=[3, 4], target="cuda:90")
+    name = gluon.module.kernels[0].name
+    gluon.save_levels(tmp_path)
     record = json.loads((tmp_path / f"{name}.json").read_text())
     assert record["language"] == "gluon" and record["num_warps"] > record["options"]["num_warps"]
     for level in ("ttgir", "llir", "ptx", "cubin"):
-        again = made.from_level(level, tmp_path)
-        assert again.remarks[len(made.remarks) :] == (f"{name} runs from {tmp_path / f'{name}.{level}'}",)
-        assert again.asm["cubin"] == made.asm["cubin"]
+        again = gluon.from_level(level, tmp_path)
+        assert again.remarks[len(gluon.remarks) :] == (f"{name} runs from {tmp_path / f'{name}.{level}'}",)
+        assert again.asm["cubin"] == gluon.asm["cubin"]
 
 
 def test_edited_llir(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:

@@ -50,33 +50,33 @@ def runner(scale_saved: Path, tmp_path: Path) -> Path:
 def launched(kernel: TritonKernel, *arguments: Any, grid: Any = (1,), **keywords: Any) -> Any:
     """What Triton would launch, and the grid's size."""
     sizes: list[Any] = []
-    made: list[Any] = []
+    results: list[Any] = []
     run = kernel.function.run
 
     def compile_only(*given: Any, grid: Any, warmup: bool, **rest: Any) -> None:
         sizes.append(grid(dict(zip(kernel.function.arg_names, given)) | rest) if callable(grid) else grid)
-        made.append(run(*given, grid=(1,), warmup=True, **rest))
+        results.append(run(*given, grid=(1,), warmup=True, **rest))
 
     kernel.function.run = compile_only
     try:
         kernel[grid](*arguments, **keywords)
     finally:
         del kernel.function.run
-    return made[0], sizes[0]
+    return results[0], sizes[0]
 
 
 @pytest.mark.parametrize("level", CUDA)
 def test_each_level_gives_the_same_binary(
     scale: Any, compiled: Any, scale_saved: Path, runner: Path, level: str
 ) -> None:
-    for made in (
+    for loaded in (
         tiledsl.triton_kernel(scale).from_level(level, scale_saved),
         tiledsl.triton_kernel(scale).from_level(level, runner / f"scale.{level}"),
         tiledsl.triton_kernel(scale_saved, level),
         tiledsl.triton_kernel(runner / f"scale.{level}"),
     ):
-        assert made.asm["cubin"] == compiled.asm["cubin"] and made.compiled.metadata["num_warps"] == 2
-        assert len(made.remarks) == 1 and "edited" not in made.remarks[0]
+        assert loaded.asm["cubin"] == compiled.asm["cubin"] and loaded.compiled.metadata["num_warps"] == 2
+        assert len(loaded.remarks) == 1 and "edited" not in loaded.remarks[0]
 
 
 def test_calls_are_specialised_as_triton_does(scale: Any, compiled: Any, device: FakeDriver) -> None:
@@ -230,10 +230,10 @@ def test_folders_of_variants(scale: Any, scale_saved: Path, tmp_path: Path, devi
     (tmp_path / "a.file").touch()
     x, y = torch.empty(1000), torch.empty(1000)
     for function in (None, scale):
-        found = tiledsl.triton_kernels(tmp_path, "cubin", function=function)
-        assert list(found) == ["tile 256", "tile 64"] and list(found.left_out) == ["no binary", "nothing"]
-        assert "has no cubin of scale" in found.left_out["no binary"]
-        grids = [launched(each, x, y, 1000, 2.0, grid=lambda meta: (meta["B"],))[1] for each in found.values()]
+        variants = tiledsl.triton_kernels(tmp_path, "cubin", function=function)
+        assert list(variants) == ["tile 256", "tile 64"] and list(variants.left_out) == ["no binary", "nothing"]
+        assert "has no cubin of scale" in variants.left_out["no binary"]
+        grids = [launched(each, x, y, 1000, 2.0, grid=lambda meta: (meta["B"],))[1] for each in variants.values()]
         assert grids == [(256,), (64,)]
     assert sorted(tiledsl.triton_kernels(tmp_path)) == ["no binary", "tile 256", "tile 64"]  # from its ptx
     before = canonical(tiledsl.triton_kernels(tmp_path, "ptx"))
@@ -243,8 +243,8 @@ def test_folders_of_variants(scale: Any, scale_saved: Path, tmp_path: Path, devi
     described = tmp_path / "tile 64" / "scale.json"
     described.write_text(re.sub(r'"triton_version": "[^"]*"', '"triton_version": "3.5.0"', described.read_text()))
     assert "tile 64" in tiledsl.triton_kernels(tmp_path, "cubin").left_out
-    found = tiledsl.triton_kernels(tmp_path, "cubin", allow=["triton_version"])
-    assert sorted(found) == ["tile 256", "tile 64"] and any("3.5.0" in each for each in found["tile 64"].remarks)
+    variants = tiledsl.triton_kernels(tmp_path, "cubin", allow=["triton_version"])
+    assert sorted(variants) == ["tile 256", "tile 64"] and any("3.5.0" in each for each in variants["tile 64"].remarks)
     with pytest.raises(TileError, match="has no folder with a kernel to run") as caught:
         tiledsl.triton_kernels(tmp_path, "hsaco")
     assert "nothing: " in str(caught.value)

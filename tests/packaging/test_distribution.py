@@ -122,19 +122,19 @@ def test_the_sdist_builds_the_same_wheel(folder: Path, source: Path, wheel: Path
 
 def test_the_sdist_is_the_same_each_time(folder: Path) -> None:
     """Whatever the times, rights, order and owners of the files."""
-    made = []
+    archives = []
     for number, names in enumerate((["a", "b"], ["b", "a"])):
         (folder / str(number)).mkdir()
         for name in names:
             (folder / str(number) / name).write_text(name)
             (folder / str(number) / name).chmod(0o600 + number)
-        made.append(folder / f"{number}.tar.gz")
-        with tarfile.open(made[-1], "w:gz") as archive:
+        archives.append(folder / f"{number}.tar.gz")
+        with tarfile.open(archives[-1], "w:gz") as archive:
             for name in names:
                 archive.add(folder / str(number) / name, f"top/{name}")
-        dist.same_each_time(made[-1], 10**9 + 5)
-    assert made[0].read_bytes() == made[1].read_bytes()
-    with tarfile.open(made[0]) as archive:
+        dist.same_each_time(archives[-1], 10**9 + 5)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    with tarfile.open(archives[0]) as archive:
         found = [(each.name, each.mtime, each.mode, archive.extractfile(each).read()) for each in archive]  # type: ignore[union-attr]
     assert found == [("top/a", 10**9 + 5, 0o644, b"a"), ("top/b", 10**9 + 5, 0o644, b"b")]
 

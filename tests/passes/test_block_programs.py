@@ -32,16 +32,16 @@ def lowered(func: Operation, options: Mapping[str, Any], inputs: list[Any]) -> P
     expected = copy_arguments(inputs)
     run(func, expected, uninitialised="zero")
     program = Program(func.clone({}), Target("interpret"))
-    for each in default_pipeline(options):
-        each.run(program)
+    for step in default_pipeline(options):
+        step.run(program)
         verify(program.root)
-        if each.name not in ("select-access", "map-grid", "lower-to-triton", "dce"):
+        if step.name not in ("select-access", "map-grid", "lower-to-triton", "dce"):
             continue
         actual = copy_arguments(inputs)
         run(program.root, actual, uninitialised="zero")
         for name, old, new in zip(func.attributes["parameters"], expected, actual, strict=True):
             if isinstance(old, np.ndarray):
-                same_array(old, new, 2e-2, f"{name} after {each.spec}:", program.root)
+                same_array(old, new, 2e-2, f"{name} after {step.spec}:", program.root)
     return program
 
 

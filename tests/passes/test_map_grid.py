@@ -39,14 +39,14 @@ def program(extents: tuple[int | str, ...], options: str = "()") -> Program:
     )
 
 
-def evaluate(value: Value, known: dict[Value, int]) -> int:
-    if value not in known:
+def evaluate(value: Value, env: dict[Value, int]) -> int:
+    if value not in env:
         op = value.op
         if isinstance(op, arith.ConstantOp):
             return int(op.value)
         assert isinstance(op, arith.BinaryOp), op
-        known[value] = int(op.compute(*(evaluate(each, known) for each in op.operands)))
-    return known[value]
+        env[value] = int(op.compute(*(evaluate(each, env) for each in op.operands)))
+    return env[value]
 
 
 def visited(lowered: Program, sizes: dict[str, int]) -> list[tuple[int, ...]]:

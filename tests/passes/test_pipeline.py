@@ -37,8 +37,8 @@ def check_each_pass(func: Operation, inputs: list[Any], target: Target) -> None:
     run(func, expected, uninitialised="zero")
     program = Program(func.clone({}), target)
     before = print_op(program.root)
-    for each in default_pipeline():
-        each.run(program)
+    for step in default_pipeline():
+        step.run(program)
         verify(program.root)
         text = print_op(program.root)
         if text == before:  # nothing that would run otherwise
@@ -48,7 +48,7 @@ def check_each_pass(func: Operation, inputs: list[Any], target: Target) -> None:
         run(program.root, actual, uninitialised="zero")
         for name, old, new in zip(func.attributes["parameters"], expected, actual, strict=True):
             if isinstance(old, np.ndarray):
-                same_array(old, new, TOLERANCE, f"{name} after {each.spec}:", program.root)
+                same_array(old, new, TOLERANCE, f"{name} after {step.spec}:", program.root)
     text = print_op(program.root)
     assert print_op(parse_op(text)) == text
 

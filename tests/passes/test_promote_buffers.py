@@ -31,14 +31,14 @@ def promoted(body: str) -> list[str]:
 
 
 def test_an_index_that_a_loop_changes_has_bounds_while_the_loop_is_rewritten() -> None:
-    found = promoted(
+    lines = promoted(
         """scf.for %c0, %c3, %c1 (%k: int32) { %v = tile.load %n : int32
              tile.parallel {extents = (4,)} (%i: int32) {
                %p = arith.add %i, %v : int32 %q = arith.floormod %p, %c4 : int32
                %x = tile.load %t[%q] : float32 tile.store %x, %u[%i] }
              tile.copy %u, %t COPY %w = arith.add %v, %c1 : int32 tile.store %w, %n scf.yield }"""
     )
-    assert found == [
+    assert lines == [
         "%t_1, %n = scf.for %c0, %c3, %c1[%t, %c2] : tensor<4xfloat32>, int32 "
         "(%k: int32, %t_2: tensor<4xfloat32>, %n_1: int32) {",
         "%i = tensor.iota {axis = 0} : tensor<4xint32>",
@@ -52,13 +52,13 @@ def test_an_index_that_a_loop_changes_has_bounds_while_the_loop_is_rewritten() -
 
 
 def test_an_accumulator_is_carried_and_a_staged_tile_is_not() -> None:
-    found = promoted(
+    lines = promoted(
         """scf.for %c0, %c3, %c1 (%k: int32) { tile.copy %A, %u COPY
              tile.parallel {extents = (4,)} (%i: int32) {
                %x = tile.load %t[%i] : float32 %y = tile.load %u[%i] : float32
                %z = arith.add %x, %y : float32 tile.store %z, %t[%i] } scf.yield }"""
     )
-    assert found == [
+    assert lines == [
         "%t_1 = scf.for %c0, %c3, %c1[%t] : tensor<4xfloat32> (%k: int32, %t_2: tensor<4xfloat32>) {",
         "%1 = tensor.iota {axis = 0} : tensor<4xint32>",
         "%u_1 = tile.load %A[%1] : tensor<4xfloat32>",

@@ -59,13 +59,13 @@ ACCESSES = (tile.LoadOp, tile.StoreOp, tile.LoadBlockOp, tile.StoreBlockOp)
 
 
 def test_tiles_become_blocks_at_scalar_starts() -> None:
-    made = program(LOAD + STORE)
-    assert body_lines(made) == [  # nothing else used the indices of each element
+    lowered = program(LOAD + STORE)
+    assert body_lines(lowered) == [  # nothing else used the indices of each element
         "%row = arith.mul %bx, %c32 : int32",
         "%x = tile.load_block %A[%row, %c0] {axes = (0, 1)} : tensor<32x64xfloat16>",
         "tile.store_block %x, %C[%row, %c0] {axes = (0, 1)}",
     ]
-    assert kernel(made).remarks == ()
+    assert kernel(lowered).remarks == ()
 
 
 def test_masks_that_are_the_bounds_of_the_buffer_are_dropped() -> None:
@@ -105,13 +105,13 @@ def test_scalar_indices_and_transposed_tiles() -> None:
     %across = tensor.iota {axis = 1} : tensor<1x32xint32>
     %x = tile.load %A[%bx, %across, %down] {guarded = true} : tensor<64x32xfloat16>
     """
-    made = program(body, a="4*32*64*float16, global")
-    assert body_lines(made)[-1] == "%x = tile.load_block %A[%bx, %c0, %c0] {axes = (2, 1)} : tensor<64x32xfloat16>"
-    LowerToTriton().run(made)
-    verify(made.root)
-    described = next(op for op in made.root.walk() if isinstance(op, triton.DescriptorOp))
+    lowered = program(body, a="4*32*64*float16, global")
+    assert body_lines(lowered)[-1] == "%x = tile.load_block %A[%bx, %c0, %c0] {axes = (2, 1)} : tensor<64x32xfloat16>"
+    LowerToTriton().run(lowered)
+    verify(lowered.root)
+    described = next(op for op in lowered.root.walk() if isinstance(op, triton.DescriptorOp))
     assert (described.block, described.dims) == ((1, 32, 64), (0, 1, 2))
-    assert lines_of_launch(made)[-3:] == [
+    assert lines_of_launch(lowered)[-3:] == [
         "%x = triton.load_block %A_block_1[%bx, %c0_1, %c0_2] : tensor<1x32x64xfloat16>",
         "%x_1 = tensor.reshape %x : tensor<32x64xfloat16>",
         "%x_2 = tensor.transpose %x_1 {permutation = (1, 0)} : tensor<64x32xfloat16>",
@@ -194,18 +194,18 @@ NARROW = """
     ],
 )
 def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
-    made = program(body, a=a)
+    lowered = program(body, a=a)
     filecheck(
-        accesses(made),
+        accesses(lowered),
         """
         tile.load
         """,
     )
-    (remark,) = kernel(made).remarks
+    (remark,) = kernel(lowered).remarks
     assert remark.startswith("A (line ")
     assert remark.endswith(f"because {reason}")
-    LowerToTriton().run(made)
-    assert launch_of(made).attributes["remarks"] == (remark,)
+    LowerToTriton().run(lowered)
+    assert launch_of(lowered).attributes["remarks"] == (remark,)
 
 
 @pytest.mark.parametrize(
@@ -241,15 +241,15 @@ def test_stores_that_may_begin_before_the_tensor_stay(stays: bool) -> None:
 
 
 def test_what_is_read_and_written_in_one_kernel_stays() -> None:
-    made = program(LOAD + STORE.replace("%C", "%A"))
+    lowered = program(LOAD + STORE.replace("%C", "%A"))
     filecheck(
-        accesses(made),
+        accesses(lowered),
         """
         tile.load
         tile.store
         """,
     )
-    assert "both reads and writes" in kernel(made).remarks[0]
+    assert "both reads and writes" in kernel(lowered).remarks[0]
 
 
 def test_modes_of_single_operands() -> None:

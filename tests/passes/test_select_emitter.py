@@ -185,13 +185,13 @@ def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 512, "keys": 512, "dim": 64, **options}
     function = load_example("attention").attention.function
     passes = {"select-emitter.backend": "gluon", "select-emitter.fast_math": fast_math}
-    made = {}
+    kernels = {}
     for chosen in ("auto", "each", "late", "lazy"):
         configs = {**passes, "select-emitter.rescale": chosen}
-        made[chosen] = tiledsl.jit(function, target="cuda:90", pass_configs=configs).compile(**sizes)
-    assert [name for name, kernel in made.items() if kernel.source == made["auto"].source] == ["auto", expected]
+        kernels[chosen] = tiledsl.jit(function, target="cuda:90", pass_configs=configs).compile(**sizes)
+    assert [name for name, kernel in kernels.items() if kernel.source == kernels["auto"].source] == ["auto", expected]
     for name, rescaled, stage in (("each", [], 0), ("late", [False], 1), ("lazy", [True], 1)):
-        ops = list(parse_program(made[name].ir("schedule-loops")).root.walk())
+        ops = list(parse_program(kernels[name].ir("schedule-loops")).root.walk())
         assert [op.skip for op in ops if isinstance(op, gluon.RescaleOp)] == rescaled
         assert [op.stage for op in ops if isinstance(op, gluon.ClusterOp)] == [0, stage, 1]
         (loop,) = [op for op in ops if isinstance(op, scf.ForOp)]

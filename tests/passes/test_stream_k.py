@@ -87,14 +87,14 @@ SIZES = {(37, 24, 104): 6, (16, 48, 64): 3, (20, 16, 88): 2, (16, 16, 80): 1, (4
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_shared_blocks(sizes: tuple[int, int, int], streams: int, more: dict[str, Any]) -> None:
     func = gemm(*sizes, 16, 16, 16)
-    made = lowered(func, {"split-k.streams": streams, **more}, inputs_for(func, 0))
+    root = lowered(func, {"split-k.streams": streams, **more}, inputs_for(func, 0))
     if SIZES[sizes] % streams == 0:
-        assert [op.sym_name for op in launches(made)] == ["gemm_kernel"]
+        assert [op.sym_name for op in launches(root)] == ["gemm_kernel"]
         return
-    first, second = launches(made)
+    first, second = launches(root)
     assert (first.sym_name, second.sym_name) == ("gemm_kernel", "gemm_sum")
-    assert first.remarks == second.remarks == () and count(made, tile.AllocOp) == 1
-    assert count(made, triton.AtomicOp) == 0 and sum(isinstance(op, scf.ForOp) for op in first.body.walk()) == 2
+    assert first.remarks == second.remarks == () and count(root, tile.AllocOp) == 1
+    assert count(root, triton.AtomicOp) == 0 and sum(isinstance(op, scf.ForOp) for op in first.body.walk()) == 2
     loads = [op for op in second.body.walk() if isinstance(op, (triton.LoadOp, triton.LoadBlockOp))]
     assert len(loads) == 2  # the part that begins a block, and the others: nothing of A and B is read again
 

@@ -182,25 +182,25 @@ def test_hooks_see_every_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch)
     x, y = tensor(64, 32), tensor(64, 32)
     kernel(x, y)
     run = kernel.bind(x, y)
-    found = launch_triton.knobs()
-    assert found is not None
+    knobs = launch_triton.knobs()
+    assert knobs is not None
     hook = lambda metadata: None
-    found[0].launch_enter_hook.add(hook)
+    knobs[0].launch_enter_hook.add(hook)
     try:
         kernel(x, y)
         run()
     finally:
-        found[0].launch_enter_hook.remove(hook)
+        knobs[0].launch_enter_hook.remove(hook)
     assert driver.ordinary == ["copied_kernel"] * 2 and len(driver.launches) == 1
-    monkeypatch.setattr(found[0], "launch_exit_hook", hook)
+    monkeypatch.setattr(knobs[0], "launch_exit_hook", hook)
     kernel(x, y)
     run()
     assert driver.ordinary == ["copied_kernel"] * 4
-    monkeypatch.setattr(found[1], "instrumentation_mode", "cycles")
-    monkeypatch.setattr(found[0], "launch_exit_hook", None)
+    monkeypatch.setattr(knobs[1], "instrumentation_mode", "cycles")
+    monkeypatch.setattr(knobs[0], "launch_exit_hook", None)
     kernel(x, y)
     assert driver.ordinary == ["copied_kernel"] * 5
-    monkeypatch.setattr(found[1], "instrumentation_mode", "")
+    monkeypatch.setattr(knobs[1], "instrumentation_mode", "")
     kernel(x, y)
     assert len(driver.launches) == 2
 

@@ -49,15 +49,15 @@ def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Triton compiled itself."""
-    found: list[Any] = []
+    kernels: list[Any] = []
     ordinary = triton.compiler.compile
 
     def compile(*arguments: Any, **options: Any) -> Any:
-        found.append(ordinary(*arguments, **options))
-        return found[-1]
+        kernels.append(ordinary(*arguments, **options))
+        return kernels[-1]
 
     monkeypatch.setattr(triton.compiler, "compile", compile)
-    return found
+    return kernels
 
 
 @pytest.fixture

@@ -63,9 +63,9 @@ def _plain(value: Any) -> Any:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     from triton.backends.nvidia import driver as nvidia
 
-    made = Driver()
-    monkeypatch.setattr(triton.runtime.driver, "_active", made)
-    built = types.SimpleNamespace(launch=made.launch)
+    fake = Driver()
+    monkeypatch.setattr(triton.runtime.driver, "_active", fake)
+    built = types.SimpleNamespace(launch=fake.launch)
     monkeypatch.setattr(nvidia, "compile_module_from_src", lambda **_: built, raising=False)
     for name in ("annotate_arguments", "make_kernel_signature"):  # which need a C module
         monkeypatch.setattr(nvidia, name, lambda signature: None, raising=False)
@@ -74,7 +74,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(launch_triton, "has_one_device", lambda: True)
     empty = lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
     monkeypatch.setattr(launch_triton, "fast_empty", lambda: empty)
-    yield made
+    yield fake
 
 
 def launched(kernel: Kernel, arguments: Sequence[Any], driver: Driver) -> tuple[list[Any], list[Any], Trace, Any]:
@@ -89,14 +89,14 @@ def launched(kernel: Kernel, arguments: Sequence[Any], driver: Driver) -> tuple[
     tensors = [name for name, each in zip(names, params) if each.is_tensor]
     getattr(module, function)(*arguments)
     ordinary, driver.launches = driver.launches, []
-    found, writer = trace(module, function, names, arguments), launch_source.Writer()
+    traced, writer = trace(module, function, names, arguments), launch_source.Writer()
     assert not driver.launches
-    launch_source.write_plan(writer, found, 0, tensors, [name for name in names if name not in tensors])
+    launch_source.write_plan(writer, traced, 0, tensors, [name for name in names if name not in tensors])
     plan = writer.define("plan", "plan of a test")
     pointers = [each.data_ptr() for each in arguments if isinstance(each, torch.Tensor)]
     returned = plan(*pointers, *(each for each in arguments if not isinstance(each, torch.Tensor)))
     planned, driver.launches = driver.launches, []
-    return ordinary, planned, found, returned
+    return ordinary, planned, traced, returned
 
 
 def product() -> tuple[Kernel, list[torch.Tensor]]:
@@ -200,7 +200,7 @@ def traced_total(rows: int = 64) -> Any:
 def test_two_kernels_with_a_workspace(given: bool, driver: Driver) -> None:
     kernel = tiledsl.compile(traced_total(), target="cuda:90", out_idx=-1)
     x, y = torch.zeros(64, 32), torch.zeros(64)
-    ordinary, planned, found, returned = launched(kernel, (x, 2.5, 7, *([y] if given else [])), driver)
+    ordinary, planned, traced, returned = launched(kernel, (x, 2.5, 7, *([y] if given else [])), driver)
     assert [each[:3] for each in planned] == [each[:3] for each in ordinary]
     assert [each[1] for each in planned] == [(4, 1, 1), (2, 1, 1)]
     first, second = (each[3] for each in planned)
@@ -208,7 +208,7 @@ def test_two_kernels_with_a_workspace(given: bool, driver: Driver) -> None:
     output = y.data_ptr() if given else returned.data_ptr()
     assert set(first) == {x.data_ptr(), workspace, 2.5, 7} and set(second) == {workspace, output}
     assert [type(each) for each in first] == [type(each) for each in ordinary[0][3]]
-    assert not found.read and [each.function for each in found.made] == ["empty_strided"] * (1 if given else 2)
+    assert not traced.read and [each.function for each in traced.made] == ["empty_strided"] * (1 if given else 2)
     if not given:
         assert returned.shape == (64,) and returned.dtype == torch.float32
 

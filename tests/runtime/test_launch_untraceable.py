@@ -88,16 +88,16 @@ half = flat.view(torch.float16)
 kernel[(half.shape[0], flat.stride(0), x.view(torch.int32).shape[1])](a, b, c, half, flat)
 kernel[(a.stride(0), c.stride(0), c.stride(1))](x)
 return c"""
-    found = traced(body.strip("\n"))
-    assert found.made == [
+    trace = traced(body.strip("\n"))
+    assert trace.made == [
         Allocation("empty_strided", ((3, 4), (4, 1)), torch.float16),
         Allocation("zeros", ((5,),), torch.int32),
         Allocation("empty_strided", ((2, 3), (1, 2)), torch.float32),
     ]
-    one, two = found.launches
+    one, two = trace.launches
     assert one.grid == (48, 1, 4) and two.grid == (4, 1, 2)
     assert one.arguments == tuple(map(Pointer, ("made0", "made1", "made2", "x", "x")))
-    assert found.returned == "made2"
+    assert trace.returned == "made2"
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4), (2, 0, 4), (1, 1), (0,)])

@@ -31,17 +31,17 @@ def doubled(block: int = 32) -> Any:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What fake modules in place of torch's NVTX and of Proton are told."""
-    found: list[str] = []
+    labels: list[str] = []
 
     def module(name: str, begin: str, end: str) -> None:
         made: Any = types.ModuleType(name)
-        setattr(made, begin, lambda label: found.append(f"{name} {label}"))
-        setattr(made, end, lambda: found.append("end"))
+        setattr(made, begin, lambda label: labels.append(f"{name} {label}"))
+        setattr(made, end, lambda: labels.append("end"))
         monkeypatch.setitem(sys.modules, name, made)
 
     module("torch.cuda.nvtx", "range_push", "range_pop")
     module("triton.profiler", "enter_scope", "exit_scope")
-    return found
+    return labels
 
 
 @pytest.mark.parametrize(("kind", "module"), [("nvtx", "torch.cuda.nvtx"), ("proton", "triton.profiler")])

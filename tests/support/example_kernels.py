@@ -27,11 +27,11 @@ def kernels_of(name: str, target: str, **options: Any) -> list[Kernel]:
 @contextlib.contextmanager
 def _collected() -> Iterator[list[Kernel]]:
     """Calls of kernels give zeros; who was called is in the list."""
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     call, available = Kernel.__call__, torch.cuda.is_available
 
     def record(kernel: Kernel, *arguments: Any) -> Any:
-        found.append(kernel)
+        kernels.append(kernel)
         sizes = {}
         tensors = [each for each in kernel.params if not each.is_output]
         for param, value in zip(tensors, arguments, strict=False):
@@ -47,7 +47,7 @@ def _collected() -> Iterator[list[Kernel]]:
     Kernel.__call__ = record  # type: ignore[method-assign]
     torch.cuda.is_available = lambda: False
     try:
-        yield found
+        yield kernels
     finally:
         Kernel.__call__ = call  # type: ignore[method-assign]
         torch.cuda.is_available = available

@@ -33,14 +33,14 @@ def values_of(*steps: str) -> dict[str, Value]:
 
 
 def evaluated(made: DigitAxes, form: LinearForm, point: tuple[int, int]) -> int:
-    known: dict[Value, int] = {}
+    env: dict[Value, int] = {}
     for axis, (place, sizes) in enumerate(zip(point, made.sizes, strict=True)):
         for number in reversed(range(len(sizes))):
-            place, known[made.digits[axis, number]] = divmod(place, sizes[number])
+            place, env[made.digits[axis, number]] = divmod(place, sizes[number])
     total = 0
     for factors, coefficient in form.terms.items():
         for each in factors:
-            coefficient *= known[each]
+            coefficient *= env[each]
         total += coefficient
     return total
 

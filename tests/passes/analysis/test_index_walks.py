@@ -175,8 +175,8 @@ CASES = list(itertools.product((2, 3), (2, 4), (1, 2, 4, 8), (1, 2), (0, 1, 2, 5
 def test_digits_make_up_the_index() -> None:
     found_some = 0
     for rows, columns, outer, inner, offset, dim in CASES:
-        made = pair(rows, columns, outer, inner, offset)
-        parts = digits(made, dim)
+        index = pair(rows, columns, outer, inner, offset)
+        parts = digits(index, dim)
         if parts is None:
             continue
         found_some += 1
@@ -186,7 +186,7 @@ def test_digits_make_up_the_index() -> None:
             assert np.min(part.offset + walked) >= 0 and np.max(part.offset + walked) < part.size, "it carries"
             assert part.walk is None or np.max(walked) == part.extent - 1
             total = total * part.size + part.offset + walked
-        assert (np.broadcast_to(total, (rows, columns)) == evaluate(made)).all()
+        assert (np.broadcast_to(total, (rows, columns)) == evaluate(index)).all()
         assert np.prod([part.size for part in parts]) == dim
     assert found_some > 40
 

@@ -23,13 +23,13 @@ LOOSE: dict[type[arith.BinaryOp], tuple[int, int]] = {
 
 
 def results(compute: Callable[..., int], *operands: Interval) -> list[int]:
-    made = []
+    computed = []
     for numbers in itertools.product(*(range(int(each.lo), int(each.hi) + 1) for each in operands)):
         try:
-            made.append(compute(*numbers))
+            computed.append(compute(*numbers))
         except (ArithmeticError, ValueError):  # undefined
             continue
-    return made
+    return computed
 
 
 def checked(op: Operation, cases: Iterable[tuple[Interval, ...]], compute: Callable[..., int]) -> tuple[int, int]:

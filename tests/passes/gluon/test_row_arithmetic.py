@@ -38,19 +38,19 @@ STORE = "\ntile.store %y, %B[%i, %j]"
 
 def rewritten(rewrite: Callable[..., None], body: str) -> bool:
     """Whether the program is another one now; it means the same."""
-    made = program(START + body, grid=(1,))
+    program_after = program(START + body, grid=(1,))
     arrays = lambda: [
         np.random.default_rng(0).uniform(0.5, 2, (64, 96)).astype(np.float32), np.zeros((64, 96), np.float32),
         np.arange(1000, dtype=np.int32), np.ones(5, np.float32), 3, 1.0, True, 1,
     ]  # fmt: skip
     expected, found = arrays(), arrays()
-    before = body_lines(made)
-    executor.run(made.root, expected)
-    rewrite(list(kernel_of(made).walk()))
-    verify(made.root)
-    executor.run(made.root, found)
+    before = body_lines(program_after)
+    executor.run(program_after.root, expected)
+    rewrite(list(kernel_of(program_after).walk()))
+    verify(program_after.root)
+    executor.run(program_after.root, found)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)  # type: ignore[arg-type]
-    return body_lines(made) != before
+    return body_lines(program_after) != before
 
 
 @pytest.mark.parametrize(

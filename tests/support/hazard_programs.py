@@ -471,13 +471,18 @@ def delayed_flag(N: T.Tensor((1,), "int32"), O: T.Tensor((3,), "int32")):
 # Scans
 
 
-def _scanned(a: np.ndarray) -> np.ndarray:
-    out = a.copy()
-    out[:, 1] = np.cumsum(out[:, 1])
-    return out
+def _summed(rows: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """What becomes of an array when these rows of it are added up, each with those before."""
+
+    def made(a: np.ndarray) -> np.ndarray:
+        out = a.copy()
+        out[rows] = np.cumsum(out[rows], axis=0)
+        return out
+
+    return made
 
 
-@case("scan-beside-ones", _scanned)
+@case("scan-beside-ones", _summed(np.s_[:, 1]))
 @T.prim_func
 def scan_column(A: T.Tensor((4, 16), "float32"), O: T.Tensor((4, 16), "float32")):
     with T.Kernel(1, threads=32):
@@ -487,13 +492,7 @@ def scan_column(A: T.Tensor((4, 16), "float32"), O: T.Tensor((4, 16), "float32")
         T.copy(t, O)
 
 
-def _scanned_middle(a: np.ndarray) -> np.ndarray:
-    out = a.copy()
-    out[:, :4, 2] = np.cumsum(out[:, :4, 2], axis=0)
-    return out
-
-
-@case("scan-beside-ones", _scanned_middle)
+@case("scan-beside-ones", _summed(np.s_[:, :4, 2]))
 @T.prim_func
 def scan_plane(A: T.Tensor((4, 4, 12), "float32"), O: T.Tensor((4, 4, 12), "float32")):
     with T.Kernel(1, threads=64):
@@ -503,13 +502,7 @@ def scan_plane(A: T.Tensor((4, 4, 12), "float32"), O: T.Tensor((4, 4, 12), "floa
         T.copy(t, O)
 
 
-def _scanned_corner(a: np.ndarray) -> np.ndarray:
-    out = a.copy()
-    out[:, :4] = np.cumsum(out[:, :4], axis=0)
-    return out
-
-
-@case("scan-beside-ones", _scanned_corner)
+@case("scan-beside-ones", _summed(np.s_[:, :4]))
 @T.prim_func
 def scan_corner(A: T.Tensor((16, 64), "float32"), O: T.Tensor((16, 64), "float32")):
     with T.Kernel(1, threads=64):
@@ -519,13 +512,7 @@ def scan_corner(A: T.Tensor((16, 64), "float32"), O: T.Tensor((16, 64), "float32
         T.copy(t, O)
 
 
-def _scanned_slice(a: np.ndarray) -> np.ndarray:
-    out = a.copy()
-    out[:, 3:6] = np.cumsum(out[:, 3:6], axis=0)
-    return out
-
-
-@case("scan-beside-ones", _scanned_slice)
+@case("scan-beside-ones", _summed(np.s_[:, 3:6]))
 @T.prim_func
 def scan_slice_by_one_warp(A: T.Tensor((5, 7), "int32"), O: T.Tensor((5, 7), "int32")):
     with T.Kernel(1, threads=32):

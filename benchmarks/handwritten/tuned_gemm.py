@@ -121,26 +121,16 @@ _BYTE = [
 _TORCH_TO_TRITON = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
-def _launch_pointers(scale: float) -> Any:
+def _launch_pointers(scale: float, splits: int = 1) -> Any:
     def launch(kernel: Any, inputs: Any, outputs: Any) -> None:
         (a, b), c = inputs[:2], outputs[0]
         (M, K), N = a.shape, b.shape[0]
-        kernel[lambda meta: (triton.cdiv(M, meta["BLOCK_M"]) * triton.cdiv(N, meta["BLOCK_N"]), 1)](
-            a, b, c, M, N, K, scale, SPLITS=1
-        )
-
-    return launch
-
-
-def _launch_split(splits: int, scale: float) -> Any:
-    def launch(kernel: Any, inputs: Any, outputs: Any) -> None:
-        (a, b), c = inputs[:2], outputs[0]
-        (M, K), N = a.shape, b.shape[0]
-        parts = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
+        sums = c if splits == 1 else torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
         kernel[lambda meta: (triton.cdiv(M, meta["BLOCK_M"]) * triton.cdiv(N, meta["BLOCK_N"]), splits)](
-            a, b, parts, M, N, K, 1.0, SPLITS=splits
+            a, b, sums, M, N, K, scale if splits == 1 else 1.0, SPLITS=splits
         )
-        add_parts_kernel[(triton.cdiv(M * N, 1024),)](parts, c, M * N, scale, SPLITS=splits, BLOCK=1024)
+        if splits > 1:
+            add_parts_kernel[(triton.cdiv(M * N, 1024),)](sums, c, M * N, scale, SPLITS=splits, BLOCK=1024)
 
     return launch
 
@@ -177,7 +167,7 @@ def gemm_variants(M: int, *, scale: float = 1.0, byte: bool = False) -> list[Var
     if low:
         small = [_config(*each) for each in _SMALL[:6]]
         variants += [
-            Variant(f"split in {splits}", pointer_kernel, small, [*key, "SPLITS"], _launch_split(splits, scale))
+            Variant(f"split in {splits}", pointer_kernel, small, [*key, "SPLITS"], _launch_pointers(scale, splits))
             for splits in (2, 4, 8)
         ]
     return variants

@@ -10,6 +10,7 @@ from typing import Any
 
 import tiledsl
 import tiledsl.language as T
+from tests.autotune.programs import scale_block
 
 IMPOSSIBLE = 13  # a size for which no configuration works
 
@@ -35,10 +36,6 @@ def scale(size, block=None, factor=2.0, tag=0):
     @T.prim_func
     def scale(A: T.Tensor((size,), "float32"), B: T.Tensor((size,), "float32")):
         with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
-            A_local = T.alloc_fragment((block,), "float32")
-            T.copy(A[bx * block], A_local)
-            for i in T.Parallel(block):
-                A_local[i] = A_local[i] * factor
-            T.copy(A_local, B[bx * block])
+            scale_block(A, B, bx, block, factor)
 
     return scale

@@ -10,6 +10,16 @@ import tiledsl.language as T
 SIZE = 64
 
 
+@T.macro
+def scale_block(A, B, bx, block, factor):
+    """Block bx of B: A's times a factor."""
+    x = T.alloc_fragment((block,), A.dtype)
+    T.copy(A[bx * block], x)
+    for i in T.Parallel(block):
+        x[i] = x[i] * factor
+    T.copy(x, B[bx * block])
+
+
 def scale_builder(block: int | None = None, factor: float = 2.0, variant: str = "right", size: int = SIZE) -> Any:
     """B = 2 * A. `variant` makes configurations that are wrong in some way."""
     if variant == "raises":
@@ -22,12 +32,8 @@ def scale_builder(block: int | None = None, factor: float = 2.0, variant: str = 
     @T.prim_func
     def scale(A: T.Tensor((size,), "float32"), B: T.Tensor((size,), "float32")):
         with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
-            A_local = T.alloc_fragment((block,), "float32")
-            T.copy(A[bx * block], A_local)
-            for i in T.Parallel(block):
-                A_local[i] = A_local[i] * factor
             if bx < written:
-                T.copy(A_local, B[bx * block])
+                scale_block(A, B, bx, block, factor)
 
     return scale
 
@@ -63,11 +69,7 @@ def scale_program(size: int, block: int, dtype: Any = "float32", factor: float =
     @T.prim_func
     def scale(A: T.Tensor((size,), dtype), B: T.Tensor((size,), dtype)):
         with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
-            A_local = T.alloc_fragment((block,), dtype)
-            T.copy(A[bx * block], A_local)
-            for i in T.Parallel(block):
-                A_local[i] = A_local[i] * factor
-            T.copy(A_local, B[bx * block])
+            scale_block(A, B, bx, block, factor)
 
     return scale
 
@@ -79,11 +81,7 @@ def eager_scale(A, factor=2.0, block=None):
     A: T.Tensor[[N], T.float32]
     B = T.empty((N,), T.float32)
     with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-        x = T.alloc_fragment((block,), "float32")
-        T.copy(A[bx * block], x)
-        for i in T.Parallel(block):
-            x[i] = x[i] * factor
-        T.copy(x, B[bx * block])
+        scale_block(A, B, bx, block, factor)
     return B
 
 

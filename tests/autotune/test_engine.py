@@ -12,7 +12,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.autotune.programs import scale_builder, twice
+from tests.autotune.programs import scale_block, scale_builder, twice
 from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.measuring import bench, measure
 from tiledsl.autotuner.storage.cache import CachedResult
@@ -157,11 +157,7 @@ def test_kernels_that_write_into_their_inputs() -> None:
         @T.prim_func
         def scale_in_place(A: T.Tensor((64,), "float32")):
             with T.Kernel(64 // block, threads=128) as bx:
-                x = T.alloc_fragment((block,), "float32")
-                T.copy(A[bx * block], x)
-                for i in T.Parallel(block):
-                    x[i] = x[i] * factor
-                T.copy(x, A[bx * block])
+                scale_block(A, A, bx, block, factor)
 
         return scale_in_place
 

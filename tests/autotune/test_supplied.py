@@ -9,7 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.autotune.programs import gemm_builder, scale_builder, twice
+from tests.autotune.programs import gemm_builder, scale_block, scale_builder, twice
 from tiledsl.autotuner import set_autotune_inputs
 
 BLOCKS = [{"block": 16}, {"block": 32}]
@@ -21,11 +21,7 @@ def scaled(block: int = 16) -> Any:
     @T.prim_func
     def scale_by(A: T.Tensor((N,), "float32"), factor: T.float32, B: T.Tensor((N,), "float32")):
         with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-            x = T.alloc_fragment((block,), "float32")
-            T.copy(A[bx * block], x)
-            for i in T.Parallel(block):
-                x[i] = x[i] * factor
-            T.copy(x, B[bx * block])
+            scale_block(A, B, bx, block, factor)
 
     return scale_by
 
@@ -80,11 +76,7 @@ def test_an_eager_call_gives_its_own() -> None:
         factor: T.float32
         B = T.empty((N,), T.float32)
         with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-            x = T.alloc_fragment((block,), "float32")
-            T.copy(A[bx * block], x)
-            for i in T.Parallel(block):
-                x[i] = x[i] * factor
-            T.copy(x, B[bx * block])
+            scale_block(A, B, bx, block, factor)
         return B
 
     A = torch.randn(50)

@@ -67,7 +67,11 @@ def main() -> int:
             chosen = [each for each in chosen if each.key in survived]
         folders = strata(chosen, lambda file: str(Path(file).parent))
         mutants = list(sample(folders, options.count, options.seed, sources))
-        results = _run(pool, mutants, sources, tests, options.seconds, Verdicts(MAP / "verdicts", ROOT))
+        verdicts = Verdicts(MAP / "verdicts", ROOT)
+        results = _run(pool, mutants, sources, tests, Look(options.seconds), verdicts)
+        survived = [result.mutant for result in results if result.covering and not result.killed_by]
+        looked_at_again = _run(pool, survived, sources, tests, Look(options.longer, options.seconds), verdicts)
+        results = [result for result in results if result.mutant not in survived] + looked_at_again
     return _report(results, sources, options)
 
 
@@ -80,6 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tests", default="*", help="globs of the test files that run")
     parser.add_argument("--again", type=Path, help="only what survived in an earlier run, whose output is this file")
     parser.add_argument("--seconds", type=float, default=40, help="of tests for a mutant, as long as they took before")
+    parser.add_argument("--longer", type=float, default=120, help="of further tests for a mutant that survives these")
     parser.add_argument("--verbose", action="store_true", help="say what killed each")
     return parser.parse_args()
 
@@ -276,14 +281,33 @@ class Result:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Look:
+    """Tests of so many seconds for each mutant, after those of an earlier look."""
+
+    seconds: float
+    earlier: float = 0.0
+
+    def choose(self, covering: list[Test], left_out: set[str]) -> list[Test]:
+        seen = set(Look(self.earlier).choose(covering, left_out)) if self.earlier else set()
+        chosen = []
+        left = {True: self.seconds / 4, False: self.seconds}
+        for test in covering:
+            digests = test.name.startswith(DIGESTS)
+            if test.name not in left_out and test not in seen and test.seconds <= left[digests]:
+                chosen.append(test)
+                left[digests] -= test.seconds
+        return chosen
+
+
 def _run(
-    pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float, verdicts: Verdicts
+    pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, look: Look, verdicts: Verdicts
 ) -> list[Result]:
     results: list[Result] = []
     unsteady: set[str] = set()
     waiting = mutants
     while waiting:
-        made = _run_once(pool, waiting, sources, tests, seconds, unsteady, verdicts)
+        made = _run_once(pool, waiting, sources, tests, look, unsteady, verdicts)
         killers = verdicts.not_steady({result.killed_by for result in made} & tests.seconds.keys())
         failing = _failing_without(pool, killers, tests)
         verdicts.keep_steady(killers - failing)
@@ -300,30 +324,26 @@ def _run_once(
     mutants: list[Mutant],
     sources: dict[str, bytes],
     tests: Tests,
-    seconds: float,
+    look: Look,
     left_out: set[str],
     verdicts: Verdicts,
 ) -> list[Result]:
     results: list[Result] = []
     jobs: dict[int, tuple[Mutant, list[Test], float]] = {}
     queue = []
+    survives = "survived another" if look.earlier else "not noticed yet by"
     for mutant in mutants:
-        chosen: list[Test] = []
-        left = {True: seconds / 4, False: seconds}
-        for test in tests.covering(mutant):
-            digests = test.name.startswith(DIGESTS)
-            if test.name not in left_out and test.seconds <= left[digests]:
-                chosen.append(test)
-                left[digests] -= test.seconds
+        chosen = look.choose(tests.covering(mutant), left_out)
         if not chosen:
             results.append(Result(mutant, 0, "", 0.0))
-            print(f"{_diff(mutant, sources)}  no test runs this line\n", flush=True)
+            none = "survived, for no further test" if look.earlier else "no test"
+            print(f"{_diff(mutant, sources)}  {none} runs this line\n", flush=True)
             continue
         known = verdicts.of(mutant, [test.name for test in chosen], tests.seconds.keys() - left_out)
         if known is not None:
             results.append(Result(mutant, len(chosen), known, 0.0))
             if not known:
-                print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
+                print(f"{_diff(mutant, sources)}  {survives} {len(chosen)} tests\n", flush=True)
             continue
         job = Job(_runs(chosen), edit=(mutant.file, mutant.apply(sources[mutant.file])))
         job.limit = 60 + 5 * sum(test.seconds for test in chosen)
@@ -339,7 +359,7 @@ def _run_once(
         results.append(Result(mutant, len(chosen), outcome.killed_by, time.monotonic() - begun))
         verdicts.keep(mutant, [test.name for test in chosen], outcome.killed_by)
         if not outcome.killed_by:
-            print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
+            print(f"{_diff(mutant, sources)}  {survives} {len(chosen)} tests\n", flush=True)
         if len(results) % 25 == 0:
             survived = sum(not each.killed_by for each in results)
             minutes = (time.monotonic() - begun) / 60

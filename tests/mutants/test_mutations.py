@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import EQUIVALENT, _changed_files, printed_mutants, read_equivalent
+from tests.mutants import warm
+from tests.mutants.__main__ import DIGESTS, EQUIVALENT, Look, _changed_files, printed_mutants, read_equivalent
 from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
 from tests.mutants.verdicts import Verdicts
 from tests.mutants.warm import ROOT
@@ -150,3 +151,12 @@ def test_the_reviewed_survivors_are_mutants_of_the_present_code() -> None:
     files = {file for file, *_ in reviewed}
     assert files <= set(_changed_files())
     assert reviewed.keys() <= {mutant.key for file in files for mutant in mutants_of(file, (ROOT / file).read_bytes())}
+
+
+def test_a_longer_look_takes_the_tests_that_the_first_had_no_time_for() -> None:
+    tests = [warm.Test(f"test_{number}.py::test", 4.0) for number in range(6)]
+    digest = warm.Test(f"{DIGESTS}test_it.py::test", 1.5)
+    assert Look(8).choose([*tests, digest], set()) == [*tests[:2], digest]
+    assert Look(12, 8).choose([*tests, digest], set()) == tests[2:5]
+    assert Look(8).choose(tests, {tests[0].name}) == tests[1:3]
+    assert Look(100, 8).choose([*tests, digest], {tests[0].name}) == tests[3:]

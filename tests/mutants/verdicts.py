@@ -24,25 +24,33 @@ class Verdicts:
     def __init__(self, path: Path, root: Path) -> None:
         self.path, self.root = path, root
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        self.found: dict[str, tuple[str, str]] = {}  # by mutant: the tests that ran, what killed it
+        self.killed: dict[str, str] = {}  # by mutant: by what
+        self.survived: set[tuple[str, str]] = set()  # mutants, and the tests that ran
         self.steady: set[str] = set()  # tests that pass without a change
         for kind, *entry in lines:
             if kind == "steady":
                 self.steady.add(entry[0])
             else:
-                self.found[entry[0]] = entry[1], entry[2]
+                self._note(*entry)
 
     def of(self, mutant: Mutant, tests: list[str], others: Container[str] = ()) -> str | None:
         """What killed it, of these tests or of others that are there; "" for nothing; None if that is not known."""
-        ran, killed_by = self.found.get(self._key(mutant), ("", ""))
+        key = self._key(mutant)
+        killed_by = self.killed.get(key, "")
         if killed_by in tests or killed_by in others or " " in killed_by:
             return killed_by
-        return "" if ran and not killed_by and ran == self._tests(tests) else None
+        return "" if (key, self._tests(tests)) in self.survived else None
 
     def keep(self, mutant: Mutant, tests: list[str], killed_by: str) -> None:
         key, ran = self._key(mutant), self._tests(tests)
-        self.found[key] = ran, killed_by
+        self._note(key, ran, killed_by)
         self._append("mutant", key, ran, killed_by)
+
+    def _note(self, key: str, ran: str, killed_by: str) -> None:
+        if killed_by:
+            self.killed[key] = killed_by
+        else:
+            self.survived.add((key, ran))
 
     def not_steady(self, names: Iterable[str]) -> set[str]:
         """Those of which it is not known that they pass without a change."""

@@ -10,6 +10,7 @@ from operator import mul
 
 from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.dependence import handed_on, operands_of, reached
+from tiledsl.analysis.picks import Pick, pick_of
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
@@ -60,7 +61,8 @@ class LegalizeLayouts(Pass):
                 _legalize_scan(scan)
             for reduction in of_kinds(ops, tensor.ReduceOp):
                 reshapes = _reshaped_before(reduction.source)
-                if reshapes and not _pick(reduction) and not all(map(_splits, reshapes)):
+                pick = pick_of(reduction) if reshapes else None
+                if reshapes and not (pick and _gather_pick(pick)) and not all(map(_splits, reshapes)):
                     reduction.set_attribute("relaid", True)
             for gather in of_kinds(ops, tensor.GatherOp):
                 if len(gather.source.shape) > 1 and prod(gather.source.shape) < threads:
@@ -141,33 +143,26 @@ def _gather_flat(op: tensor.GatherOp) -> None:
 _MOST_GATHERED = 1 << 15  # bytes: the whole of what is gathered from passes through shared memory
 
 
-def _pick(op: tensor.ReduceOp) -> bool:
+def _gather_pick(pick: Pick) -> bool:
     """sum(iota of the axis == place ? x : 0)  ==>  a gather of that place: what is picked, not searched for"""
-    cast = op.source.op if isinstance(op.source.op, arith.CastOp) else None
-    select = (op.source if cast is None else cast.source).op
-    if op.kind != "sum" or not isinstance(select, arith.SelectOp) or constant_of(select.on_false) != 0:
-        return False
-    source, hit = select.on_true, select.condition.op
-    walk = hit.lhs.op if isinstance(hit, arith.CmpOp) and hit.predicate == "eq" and not hit.rhs.shape else None
-    if not isinstance(walk, tensor.IotaOp) or walk.axis != op.axis or source.shape != op.source.shape:
-        return False
-    place = hit.rhs  # type: ignore[union-attr]
-    ends = bounds(place) if constant_of(place) is None else (int(constant_of(place) or 0),) * 2
-    if ends is None or ends[0] < 0 or ends[1] >= walk.extent:
+    op, source, place = pick.reduction, pick.tile, pick.place
+    constant, extent = constant_of(place), source.shape[pick.reduction.axis]
+    ends = bounds(place) if constant is None else (int(constant), int(constant))
+    if op.kind != "sum" or ends is None or ends[0] < 0 or ends[1] >= extent:
         return False
     if prod(source.shape) * ELEMENTS[source.dtype].bits // 8 > _MOST_GATHERED:
         return False
     builder, outer, inner = Builder.at(op), source.shape[: op.axis], source.shape[op.axis + 1 :]
     around = tensor.IotaOp(axis=0, extent=prod(outer), result_types=[TensorType((prod(outer), 1), "int32")])
     behind = tensor.IotaOp(axis=1, extent=prod(inner), result_types=[TensorType((1, prod(inner)), "int32")])
-    row = builder.insert(arith.MulOp(builder.insert(around).out, builder.constant(walk.extent, INT32))).result
+    row = builder.insert(arith.MulOp(builder.insert(around).out, builder.constant(extent, INT32))).result
     row = builder.insert(arith.AddOp(row, converted(builder, place, "int32"))).result
     row = builder.insert(arith.MulOp(row, builder.constant(prod(inner), INT32))).result
     index = builder.insert(arith.AddOp(row, builder.insert(behind).out)).result
     flat = _flattened(builder, index, (prod(outer), prod(inner)), {})
     assert flat is not None, "indices alone"
     picked = _looked_up(builder, source, broadcast(builder, flat, (prod(outer + inner),)), (*outer, *inner))
-    _replace(op, picked if cast is None else converted(builder, picked, op.out.dtype))
+    _replace(op, converted(builder, picked, op.out.dtype))
     return True
 
 

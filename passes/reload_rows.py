@@ -8,8 +8,8 @@ from math import prod
 
 from tiledsl.analysis.block_access import root_buffer
 from tiledsl.analysis.dependence import ancestors, stripped
+from tiledsl.analysis.picks import Pick, pick_of
 from tiledsl.dialects import arith, scf, tensor, tile
-from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
@@ -47,34 +47,9 @@ class ReloadRows(Pass):
     def run(self, program: Program) -> None:
         for kernel in tile.kernels(program.root):
             for reduction in of_kinds(kernel.walk(), tensor.ReduceOp):
-                pick = _pick_of(reduction) if any(_loops_around(reduction, kernel.body)) else None
+                pick = pick_of(reduction) if any(_loops_around(reduction, kernel.body)) else None
                 if pick is not None and not (self.enabled and _reload(pick)):
                     _remark(kernel, pick)
-
-
-@dataclass(frozen=True)
-class _Pick:
-    """A sum along an axis of which all elements but those at one place are 0."""
-
-    reduction: tensor.ReduceOp
-    tile: Value  # before casts of its elements
-    place: Value  # along the axis, a scalar
-
-
-def _pick_of(reduction: tensor.ReduceOp) -> _Pick | None:
-    selection = stripped(reduction.source, arith.CastOp).op
-    if reduction.kind not in ("sum", "or") or not isinstance(selection, arith.SelectOp):
-        return None
-    hit = selection.condition.op
-    if not isinstance(hit, arith.CmpOp) or hit.predicate != "eq" or constant_of(selection.on_false) not in (0, False):
-        return None
-    walk, place = hit.operands
-    lane = stripped(walk, arith.CastOp).op
-    if not isinstance(lane, tensor.IotaOp) or lane.axis != reduction.axis or place.shape:
-        return None
-    if selection.on_true.shape != reduction.source.shape:
-        return None
-    return _Pick(reduction, selection.on_true, place)
 
 
 def _loops_around(op: Operation, region: Region | None) -> Iterator[Operation]:
@@ -86,7 +61,7 @@ def _loops_around(op: Operation, region: Region | None) -> Iterator[Operation]:
             return
 
 
-def _reload(pick: _Pick) -> bool:
+def _reload(pick: Pick) -> bool:
     """Replace a pick by a load, if its tile was loaded before and is in memory still."""
     chain = _computed_from(pick.tile)
     load = chain[0]
@@ -131,14 +106,14 @@ def _computed_from(value: Value) -> list[Operation | None]:
     return chain
 
 
-def _is_worth_it(chain: list[Operation | None], pick: _Pick) -> bool:
+def _is_worth_it(chain: list[Operation | None], pick: Pick) -> bool:
     """Whether the tile is loaded less often than it is picked from, or for the pick alone."""
     assert chain[0] is not None
     loops = any(_loops_around(pick.reduction, chain[0].parent))
     return loops or all(op is not None and sum(op.results[0].uses.values()) == 1 for op in chain)
 
 
-def _is_unchanged(load: tile.LoadOp, pick: _Pick) -> bool:
+def _is_unchanged(load: tile.LoadOp, pick: Pick) -> bool:
     """Whether memory holds at a pick what a load of it read, for any overlap of parameters that the language allows."""
     holders = [pick.reduction, *ancestors(pick.reduction)]
     holder = next((op for op in holders if op.parent is load.parent), None)
@@ -207,7 +182,7 @@ class _Parts:
         return self.builder.insert(copy).result
 
 
-def _remark(kernel: tile.KernelOp, pick: _Pick) -> None:
+def _remark(kernel: tile.KernelOp, pick: Pick) -> None:
     elements, loc = prod(pick.tile.shape), pick.reduction.loc
     if elements < LARGE:
         return

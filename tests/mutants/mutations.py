@@ -135,23 +135,26 @@ class _Finder(ast.NodeVisitor):
         last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
         self.lines = range(node.lineno, max(node.lineno, last) + 1)
         if self.functions == [] or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.lines = self._whole(node)
+            self.lines = self._whole(node, outer)
         if not _is_silent(node):
             super().visit(node)
         self.lines = outer
 
-    def _whole(self, node: ast.stmt) -> Collection[int]:
-        """Lines that run with a definition, which itself runs at import: those that read a constant, if any do."""
+    def _whole(self, node: ast.stmt, outer: Collection[int]) -> Collection[int]:
+        """Lines that run with a definition, which itself runs at import: those that read a constant, if any do; in a
+        class all of it."""
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and not self.scope:
             return self.readers.get(node.targets[0].id) or range(1, len(self.starts))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
-        return self.lines if self.scope else range(1, len(self.starts))
+        return outer if self.scope else range(1, len(self.starts))
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.scope.append(node.name)
         outer, self.functions, lines = self.functions, [], self.lines
-        self.lines = range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+        has_methods = any(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        if has_methods:  # else those of the file run with it
+            self.lines = range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
         for each in node.body:
             self.visit(each)
         self.functions, self.lines = outer, lines

@@ -62,6 +62,15 @@ def test_a_constant_is_run_by_what_reads_it() -> None:
     assert found["UNREAD = 7"] == set(range(1, 13))
 
 
+def test_fields_are_run_by_the_methods_of_their_class() -> None:
+    fields = (
+        b"class Data:\n    size: int = 7\n\n\nclass Box:\n    width: int = 9\n\n    def area(self):\n        return 1\n"
+    )
+    found = {each.before: set(each.covered_by) for each in mutants_of("file.py", SOURCE + fields)}
+    assert found["width: int = 9"] == {17, 18, 19, 20}
+    assert found["size: int = 7"] == set(range(1, 21))
+
+
 def test_texts_and_messages_stay() -> None:
     assert not any("log.info" in before or "Text" in before or "Not changed" in before for before, _ in changes())
     assert [after for before, after in changes() if before.startswith("raise")] == ["pass"]

@@ -24,36 +24,28 @@ def operation_key(op: Operation) -> Key:
     return (signature, *operands)
 
 
-class _Scope:
-    """The operations seen so far, by key; those of a region are forgotten after it."""
-
-    def __init__(self) -> None:
-        self.known: dict[Key, Operation] = {}
-
-    def run(self, region: Region, loads: bool) -> None:
-        computed = self.known
-        loaded: dict[Key, Operation] = {}
-        for op in region:
-            if op.regions:
-                scope = _Scope() if isinstance(op, _ISOLATED) else self
-                before = len(computed)
-                for inner in op.regions:
-                    scope.run(inner, loads)
-                    while len(computed) > before:
-                        computed.popitem()
-            if not op.has_effects:
-                twin = computed.setdefault(operation_key(op), op)
-                if twin is not op:
-                    _replace(op, twin)
-            elif loads and isinstance(op, (tile.LoadOp, triton.LoadOp)):
-                twin = loaded.setdefault(operation_key(op), op)
-                if twin is not op:
-                    _replace(op, twin)
-            else:
-                _forget(loaded, op)
+def _merge(region: Region, computed: dict[Key, Operation], loads: bool) -> None:
+    """computed: the operations seen so far, by key; those of a region are forgotten after it."""
+    loaded: dict[Key, Operation] = {}
+    for op in region:
+        if op.regions:
+            seen = {} if isinstance(op, _ISOLATED) else computed
+            before = len(computed)
+            for inner in op.regions:
+                _merge(inner, seen, loads)
+                while len(computed) > before:
+                    computed.popitem()
+        if not op.has_effects:
+            _replace(op, computed.setdefault(operation_key(op), op))
+        elif loads and isinstance(op, (tile.LoadOp, triton.LoadOp)):
+            _replace(op, loaded.setdefault(operation_key(op), op))
+        else:
+            _forget(loaded, op)
 
 
 def _replace(op: Operation, twin: Operation) -> None:
+    if twin is op:
+        return
     for old, new in zip(op.results, twin.results):
         old.replace_with(new)
     op.erase()
@@ -83,4 +75,4 @@ class Cse(Pass):
 
     def run(self, program: Program) -> None:
         for region in program.root.regions:
-            _Scope().run(region, self.loads)
+            _merge(region, {}, self.loads)

@@ -111,10 +111,6 @@ def other_shapes(rank: int) -> Any:
     return shown(tuned().tune(torch.ones(3 + rank)))
 
 
-def by_key(rank: int) -> Any:
-    return shown(tuned(key=lambda A, **_: A.dim(), ways="ab").tune(torch.ones(3)))
-
-
 def dies(rank: int) -> Any:
     def prune(config: Any) -> None:
         if rank == 1:

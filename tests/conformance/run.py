@@ -35,7 +35,6 @@ _FRAME = re.compile(r'^\s*File "(.+)", line \d+', re.MULTILINE)
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA error: out of memory")
 # What scripts print, and then exit with 0, when their result differs from their reference.
 _COMPLAINT = re.compile(r"✗|❌|\bFAILED\b|\bmismatch\b|WARNING: .* Error:|not match", re.IGNORECASE)
-_ENDINGS = {0: "passed", 124: "timeout"}
 
 
 @dataclass(frozen=True)

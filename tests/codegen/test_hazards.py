@@ -25,7 +25,7 @@ def run(case: HazardProgram, target: str, device: str) -> tuple[torch.Tensor, to
     given = [torch.from_numpy(each).to(dtype).to(device) for each, dtype in zip(case.inputs(shapes), dtypes)]
     made = torch.zeros(last, dtype=torch.float32, device=device).to(dtypes[-1])
     kernel(*given, made)
-    expected = case.made(*[each.cpu().to(torch.float64).numpy() for each in given])
+    expected = case.expected(*[each.cpu().to(torch.float64).numpy() for each in given])
     return made.cpu().to(torch.float64), torch.from_numpy(expected.astype("float64"))
 
 

@@ -139,7 +139,7 @@ class Run:
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.groups: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = collections.defaultdict(list)
         self.seconds: collections.Counter[str] = collections.Counter()
-        self.made = self.told = 0
+        self.count = self.told = 0
         self.stopped = ""
         self.started = time.monotonic()
         self.jobs = self.all_jobs()
@@ -154,7 +154,7 @@ class Run:
         for seed in range(arguments.seed, arguments.seed + arguments.count):
             if time.monotonic() - self.started > arguments.seconds or self.stopped:
                 return
-            self.made += 1
+            self.count += 1
             if not arguments.no_run:
                 yield {"seed": seed}
             if every and seed % every == 0:
@@ -190,10 +190,10 @@ class Run:
                 alike = [key for key in self.groups if key[0] == RAN and key[1] != "discarded"]
                 if total == FIRST and len(alike) == 1 and outcome.status != "right":
                     self.stopped = f"the first {FIRST} programs all ended alike: {outcome.status}: {outcome.detail}"
-            if self.made % 500 == 0 and self.made != self.told:
-                self.told = self.made
+            if self.count % 500 == 0 and self.count != self.told:
+                self.told = self.count
                 summed = sum(self.counts.values(), collections.Counter())
-                print(f"{self.made} programs, {time.monotonic() - self.started:.0f} s: {dict(summed)}", flush=True)
+                print(f"{self.count} programs, {time.monotonic() - self.started:.0f} s: {dict(summed)}", flush=True)
 
     def findings(self) -> list[tuple[str, str, str]]:
         """Groups to shrink: what is wrong first, then what occurs most."""
@@ -233,7 +233,7 @@ class Run:
             print(f"\n{path}: {title}\n{case.text}", flush=True)
 
     def report(self) -> None:
-        print(f"{self.made} programs in {time.monotonic() - self.started:.0f} s")
+        print(f"{self.count} programs in {time.monotonic() - self.started:.0f} s")
         for kind, counts in self.counts.items():
             total = sum(counts.values())
             told = ", ".join(f"{number} {status}" for status, number in counts.most_common())

@@ -31,7 +31,7 @@ CLEAN_AFTER = 40  # cases, after which what Triton has cached goes
 class Worker:
     def __init__(self, device: str, triton36: str, limit: float) -> None:
         self.device, self.triton36, self.limit = device, triton36, limit
-        self.other: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.lowered: tuple[Any, Any] = (None, None)  # the last program and target, and the kernel or why there is none
         self.tried = 0
 
@@ -66,22 +66,22 @@ class Worker:
 
     def by_other(self, job: dict[str, Any]) -> str:
         """What the other Triton says, "" if it compiles."""
-        if self.other is None or self.other.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             command, pipe = [self.triton36, "-s", "-m", "tests.fuzz.compile_elsewhere"], subprocess.PIPE
             with open(self.errors, "wb") as errors:
-                self.other = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, stderr=errors)
-        assert self.other.stdin is not None and self.other.stdout is not None
+                self.process = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, stderr=errors)
+        assert self.process.stdin is not None and self.process.stdout is not None
         line = b""
         with contextlib.suppress(BrokenPipeError):
-            self.other.stdin.write(json.dumps(job).encode() + b"\n")
-            self.other.stdin.flush()
+            self.process.stdin.write(json.dumps(job).encode() + b"\n")
+            self.process.stdin.flush()
             # Less than the parent waits for this process.
-            ready, _, _ = select.select([self.other.stdout], [], [], 0.8 * self.limit)
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.8 * self.limit)
             if not ready:
-                self.other.kill()
-            line = self.other.stdout.readline()
+                self.process.kill()
+            line = self.process.stdout.readline()
         if not line:
-            code, self.other = self.other.wait(), None
+            code, self.process = self.process.wait(), None
             return f"the compiler ended with status {code}: {last_words(self.errors)}"
         return str(json.loads(line))
 

@@ -208,7 +208,7 @@ def test_two_kernels_with_a_workspace(given: bool, driver: Driver) -> None:
     output = y.data_ptr() if given else returned.data_ptr()
     assert set(first) == {x.data_ptr(), workspace, 2.5, 7} and set(second) == {workspace, output}
     assert [type(each) for each in first] == [type(each) for each in ordinary[0][3]]
-    assert not traced.read and [each.function for each in traced.made] == ["empty_strided"] * (1 if given else 2)
+    assert not traced.read and [each.function for each in traced.allocations] == ["empty_strided"] * (1 if given else 2)
     if not given:
         assert returned.shape == (64,) and returned.dtype == torch.float32
 

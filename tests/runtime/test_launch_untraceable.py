@@ -89,7 +89,7 @@ kernel[(half.shape[0], flat.stride(0), x.view(torch.int32).shape[1])](a, b, c, h
 kernel[(a.stride(0), c.stride(0), c.stride(1))](x)
 return c"""
     trace = traced(body.strip("\n"))
-    assert trace.made == [
+    assert trace.allocations == [
         Allocation("empty_strided", ((3, 4), (4, 1)), torch.float16),
         Allocation("zeros", ((5,),), torch.int32),
         Allocation("empty_strided", ((2, 3), (1, 2)), torch.float32),

@@ -15,11 +15,11 @@ import tiledsl.language as T
 
 @dataclass(frozen=True)
 class HazardProgram:
-    """`made` takes the inputs, multiples of 1/4, and gives what the last parameter holds afterwards."""
+    """`expected` takes the inputs, multiples of 1/4, and gives what the last parameter holds afterwards."""
 
     hazard: str
     program: Any
-    made: Callable[..., np.ndarray]
+    expected: Callable[..., np.ndarray]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def inputs(self, shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
@@ -31,13 +31,13 @@ class HazardProgram:
 PROGRAMS: dict[str, HazardProgram] = {}
 
 
-def case(hazard: str, made: Callable[..., np.ndarray], **options: Any) -> Callable[[Any], Any]:
+def case(hazard: str, expected: Callable[..., np.ndarray], **options: Any) -> Callable[[Any], Any]:
     def add(program: Any) -> Any:
         names = {}
         for key, value in options.items():
             each, _, option = key.partition("__")
             names[f"{each.replace('_', '-')}.{option}"] = value
-        PROGRAMS[program.name] = HazardProgram(hazard, program, made, names)
+        PROGRAMS[program.name] = HazardProgram(hazard, program, expected, names)
         return program
 
     return add
@@ -474,12 +474,12 @@ def delayed_flag(N: T.Tensor((1,), "int32"), O: T.Tensor((3,), "int32")):
 def _summed(rows: Any) -> Callable[[np.ndarray], np.ndarray]:
     """What becomes of an array when these rows of it are added up, each with those before."""
 
-    def made(a: np.ndarray) -> np.ndarray:
+    def summed(a: np.ndarray) -> np.ndarray:
         out = a.copy()
         out[rows] = np.cumsum(out[rows], axis=0)
         return out
 
-    return made
+    return summed
 
 
 @case("scan-beside-ones", _summed(np.s_[:, 1]))

@@ -259,7 +259,7 @@ class _Stand:
 
     def __init__(self) -> None:
         self.shared: dict[int, list[int]] = {}
-        self.made = 0  # shared buffers by this thread, whose number says which one it is
+        self.buffers = 0  # shared buffers by this thread, whose number says which one it is
 
     @staticmethod
     def if_then_else(condition: bool, one: int, other: int) -> int:
@@ -274,8 +274,8 @@ class _Stand:
         return [0] * shape[0]
 
     def alloc_shared(self, shape: tuple[int], _: str) -> list[int]:
-        self.made += 1
-        return self.shared.setdefault(self.made, [0] * shape[0])
+        self.buffers += 1
+        return self.shared.setdefault(self.buffers, [0] * shape[0])
 
     @staticmethod
     def fill(buffer: list[int], value: int) -> None:

@@ -16,34 +16,34 @@ class Remembered:
     """What was computed of which operands: most of what a program computes, it computes after the next pass again."""
 
     def __init__(self) -> None:
-        self.found: dict[Any, np.ndarray] = {}
-        self.contents: dict[int, Any] = {}  # of what was found, by its id, once it was an operand
+        self.results: dict[Any, np.ndarray] = {}
+        self.contents: dict[int, Any] = {}  # of results, by their ids, once they were operands
         self.bytes = 0
 
     def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
         """function(*operands), which must not be written to."""
         key = key, *map(self._content, operands)
-        if key not in self.found:
+        if key not in self.results:
             result = function(*operands)
             if not isinstance(result, np.ndarray):
                 return result
             if self.bytes + result.nbytes > _MOST_BYTES:
-                self.found.clear()
+                self.results.clear()
                 self.contents.clear()
                 self.bytes = 0
             result.flags.writeable = False
-            self.found[key] = result
+            self.results[key] = result
             self.contents[id(result)] = None
             self.bytes += result.nbytes
-        return self.found[key]
+        return self.results[key]
 
     def _content(self, x: Any) -> Any:
         if id(x) not in self.contents:
             return _content(x)
-        found = self.contents[id(x)]
-        if found is None:
-            found = self.contents[id(x)] = _content(x)
-        return found
+        content = self.contents[id(x)]
+        if content is None:
+            content = self.contents[id(x)] = _content(x)
+        return content
 
 
 def _content(x: Any) -> Any:

@@ -172,8 +172,8 @@ def write_plan(
 def _write_work(writer: Writer, trace: Trace, device: int, outputs: Sequence[str], around: Range | None) -> None:
     """What was traced, for tensors at the addresses that have names, on a device that is current."""
     writer.scope["current_stream"] = launch_triton.device_functions()[1]
-    for number, made in enumerate(trace.made):
-        writer.add(f"made{number} = {make(writer, made, device)}")
+    for number, allocation in enumerate(trace.allocations):
+        writer.add(f"made{number} = {make(writer, allocation, device)}")
         writer.add(f"{pointer(f'made{number}')} = made{number}.data_ptr()")
     write_launches(writer, trace, device, {}, around)
     if outputs:
@@ -193,9 +193,9 @@ def write_bound(
     writer.add("def bound():")
     elsewhere = "" if launch_triton.has_one_device() else f"current_device() != {device} or "
     writer.add(f"if {elsewhere}not {quiet}:", "    return elsewhere()", indent=1)
-    for number, made in enumerate(trace.made):
-        text = make(writer, made, device)
-        if made.function == "empty_strided":
+    for number, allocation in enumerate(trace.allocations):
+        text = make(writer, allocation, device)
+        if allocation.function == "empty_strided":
             with launch_triton.device_functions()[2](device):
                 kept = writer.scope[f"kept_made{number}"] = eval(text, writer.scope)
             literals[pointer(f"made{number}")] = kept.data_ptr()

@@ -74,7 +74,7 @@ class Trace:
     """`read` has the scalars whose values the host function looked at, so that the trace holds for these alone.
     `returned` has the names of what it returned, in the form in which it did: one, a tuple, a list or None."""
 
-    made: list[Allocation] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
     launches: list[TracedLaunch] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
     returned: str | tuple[str, ...] | list[str] | None = None
@@ -237,8 +237,8 @@ class _Torch:
     def _make(self, function: str, arguments: tuple[Any, ...], dtype: Any, device: Any) -> _Tensor:
         if device != self._device:
             raise Untraceable(f"a tensor on {device}, beside arguments on {self._device}")
-        name, shape = f"made{len(self._trace.made)}", arguments[0]
-        self._trace.made.append(Allocation(function, arguments, dtype))
+        name, shape = f"made{len(self._trace.allocations)}", arguments[0]
+        self._trace.allocations.append(Allocation(function, arguments, dtype))
         strides = arguments[1] if len(arguments) > 1 else row_major(shape)
         return _Tensor(name, dtype, device, shape, strides, 0)  # what torch allocates is aligned, as 0 is
 

@@ -209,7 +209,7 @@ MUTANTS: dict[str, Mutant] = {
         peel_loops._emit, "count.number +", "count.number + count.divisor +", "product", PEELED,
     ),
     "the rest of a loop starts anew": (
-        peel_loops._divide, 'rest.set_field("inits", loop.results)', "pass", "product", PEELED,
+        peel_loops._divide, 'rest_loop.set_field("inits", loop.results)', "pass", "product", PEELED,
     ),
     "a store under a condition always happens": (
         vectorize_parallel._Vectorizer._store, "target, indices, mask,", "target, indices, None,", "grouped_gemm", {},

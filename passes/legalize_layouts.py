@@ -20,6 +20,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, ScalarType, Shape, TensorType, broadcast_shapes, is_integer, with_shape
+from tiledsl.launch_options import warp_size
 from tiledsl.passes.tile_values import broadcast, converted, iota, reshaped
 
 
@@ -48,12 +49,11 @@ class LegalizeLayouts(Pass):
     name = "legalize-layouts"
 
     def run(self, program: Program) -> None:
-        warp_size = getattr(program.target, "warp_size", None) or 32
         for launch in of_kinds(program.root.nests(), triton.LaunchOp):
             if targets_gluon(launch):
                 continue
             ops = list(launch.body.walk())
-            threads = dict(launch.options).get("num_warps", 4) * warp_size
+            threads = dict(launch.options).get("num_warps", 4) * warp_size(program.target)
             for view in of_kinds(ops, tensor.ReshapeOp):
                 if len(view.out.shape) == 1 and view.source.shape:
                     _compute_flat(view)

@@ -181,6 +181,21 @@ def test_table_of_one_problem(cache_dir: Path) -> None:
     assert cache("table", "matmul").output.startswith("1: M=64 N=8, best 1.0000 ms\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("int:64", "64"), ("float:0.5", "0.5"), ("str:'a:b'", "'a:b'"), ("bool:True", "True"),
+        ("tensor:(64, 32):(32, 1):torch.float16:cuda", "(64, 32)"),
+        ("tensor:vague:(8,):(1,):torch.float32:cpu", "(8,)"),
+        ("class:" + "a" * 40, "class:" + "a" * 34),
+    ],
+)  # fmt: skip
+def test_how_a_table_names_arguments(cache_dir: Path, text: str, shown: str) -> None:
+    key = Key("matmul", {"arguments": {"X": text}})
+    Store(cache_dir, key).finish(CachedResult([Trial(0, {"block": 1}, "ok", latency=1.0)], "measured", None))
+    assert cache("table", "matmul").output.startswith(f"1: X={shown}, best 1.0000 ms\n")
+
+
 def test_table_of_nothing(cache_dir: Path) -> None:
     keep_times(cache_dir, 64, {32: None})
     Store(cache_dir, Key("matmul", {})).append(Trial(0, {"block": 1}, "crash"))

@@ -36,6 +36,11 @@ def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -
     raise TileError(f"{what} is {brief(value)}; it must be {allowed}{otherwise}")
 
 
+def warp_size(target: Any) -> int:
+    """Threads that execute together on a target; as long as there is none (None), 32."""
+    return 32 if target is None else int(target.warp_size)
+
+
 def pass_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of `pass_configs`, empty for None. Raises TileError unless it is a dict."""
     if given is not None and not isinstance(given, Mapping):

@@ -19,7 +19,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, with_shape
-from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option, warp_size
 from tiledsl.passes.gluon.lower_gluon import lower_gluon
 from tiledsl.passes.index_arithmetic import materialize, product_of
 from tiledsl.passes.lower_to_triton.blocks import lower_blocks
@@ -62,7 +62,6 @@ class LowerToTriton(Pass):
         assert isinstance(func, tile.FuncOp), func.name
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
         names = _kernel_names(func, kernels)
-        warp_size = getattr(program.target, "warp_size", None) or 32
         overrides = {option: getattr(self, option) for option in LAUNCH_OPTIONS if getattr(self, option)}
         for kernel, name in zip(kernels, names):
             for option, value in overrides.items():
@@ -70,7 +69,7 @@ class LowerToTriton(Pass):
             if targets_gluon(kernel):
                 self._remark(kernel)
             _check_options(kernel, program.target)
-            _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
+            _KernelLowering(func, kernel, self.index_bits).run(name, program.target)
         for op in list(func.body):
             if isinstance(op, tile.AssumeOp):  # one of the host's, which has told its ranges by now
                 op.erase()
@@ -141,13 +140,13 @@ def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[s
     return names
 
 
-def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, Any], ...]:
+def launch_options(kernel: tile.KernelOp, target: Any) -> tuple[tuple[str, Any], ...]:
     """num_warps and num_stages of a launch, and the hints that Triton has options for."""
     hints: dict[str, Any] = dict(kernel.options)
     overlapped = (("launch_pdl", True),) if hints.get("launch_pdl") else ()
     if hints.get("emitter") == "gluon":
         return (("num_warps", 4), *overlapped, ("emitter", "gluon"))
-    warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size))
+    warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size(target)))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
     stages = int(hints.get("num_stages") or 1)
     return (
@@ -170,7 +169,7 @@ class _KernelLowering:
         self.types: dict[Operation, BufferType] = {}  # of the buffer that an operation accesses
         self.products: dict[tuple[Region, Factors, int, str], Value] = {}  # made earlier in the same region
 
-    def run(self, name: str, warp_size: int) -> None:
+    def run(self, name: str, target: Any) -> None:
         kernel, indices = self.kernel, self.body.args
         kernel.regions.remove(self.body)
         self.body.parent = None
@@ -178,7 +177,7 @@ class _KernelLowering:
             list(kernel.grid),
             [],
             sym_name=name,
-            options=launch_options(kernel, warp_size),
+            options=launch_options(kernel, target),
             remarks=kernel.remarks,
             regions=[self.body],
             loc=kernel.loc,

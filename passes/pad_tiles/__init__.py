@@ -160,8 +160,7 @@ class _Padder:
         """Exclude the padding from an access."""
         condition = mask
         for axis, size in self._padded_axes(shape):
-            varies = mask is not None and self.shapes.get(mask, (1,) * len(shape))[axis] == size
-            if mask is not None and varies and self.padding.of(mask, axis) is False:
+            if mask is not None and self.padding.of(mask, axis) is False:
                 continue
             inside = self._inside(len(shape), axis, size)
             condition = inside if condition is None else Builder.at(op).insert(arith.AndOp(condition, inside)).result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tiledsl.analysis.parallel_locals import check_locals, is_in_parallel
 from tiledsl.analysis.parallel_variance import Variance
@@ -34,6 +35,8 @@ from tiledsl.passes.vectorize_parallel.writes import (
     one_writer,
     place,
 )
+
+Operand = TypeVar("Operand", Value, Value | None)
 
 
 @dataclass(frozen=True)
@@ -335,7 +338,7 @@ class _Vectorizer:
 
     def _load(self, op: tile.LoadOp | tile.ReadOp, builder: Builder, mask: Value | None) -> None:
         buffer = op.buffer
-        indices = op.indices if isinstance(op, tile.LoadOp) else []
+        indices, own_mask, other = ([], None, None) if isinstance(op, tile.ReadOp) else (op.indices, op.mask, op.other)
         if isinstance(op, tile.ReadOp) and (buffer in self.private and tile.buffer_type(buffer).numel() != 1):
             raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
         if isinstance(op, tile.ReadOp) and buffer not in self.private:
@@ -344,8 +347,7 @@ class _Vectorizer:
         inner = [self._mapped(index) for index in indices]
         if op.result.shape and any(new.shape != old.shape for old, new in zip(indices, inner, strict=True)):
             raise _whole_tile(op)
-        own_mask = None if isinstance(op, tile.ReadOp) or op.mask is None else self._mapped(op.mask)
-        other = None if isinstance(op, tile.ReadOp) or op.other is None else self._mapped(op.other)
+        own_mask, other = self._mapped(own_mask), self._mapped(other)
         if other is not None and other.shape:
             raise TileError("a load's default value varies inside T.Parallel", op.loc)
         is_global = tile.buffer_type(buffer).scope == "global"
@@ -381,7 +383,7 @@ class _Vectorizer:
             indices = [builder.constant(0, INT32) for _ in tile.buffer_type(buffer).shape]
         else:
             indices = [self._mapped(index) for index in op.indices]
-            mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
+            mask = both(builder, mask, self._mapped(op.mask))
         target = self._target(buffer)
         indices = self._indices(builder, buffer, indices)
         if self.block is not None:
@@ -405,8 +407,8 @@ class _Vectorizer:
 
     def _atomic(self, op: tile.AtomicOp, builder: Builder, mask: Value | None) -> None:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
-        compare = None if op.compare is None else self._mapped(op.compare)
-        mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
+        compare = self._mapped(op.compare)
+        mask = both(builder, mask, self._mapped(op.mask))
         full = self.variance.shape(self.active)
         if is_on_chip_update(op):
             if op.buffer in self.variance.allocated:
@@ -442,8 +444,8 @@ class _Vectorizer:
 
     # Values
 
-    def _mapped(self, value: Value) -> Value:
-        return self.map.get(value, value)
+    def _mapped(self, value: Operand) -> Operand:
+        return value if value is None else self.map.get(value, value)
 
     def _target(self, buffer: Value) -> Value:
         return self.private.get(buffer) or self._mapped(buffer)

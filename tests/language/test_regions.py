@@ -242,3 +242,26 @@ def test_a_slice_stays_where_it_was_taken(run: Any) -> None:
 
     a = torch.arange(64.0)
     assert torch.equal(run(main, a), a[3:11])
+
+
+def test_what_is_assigned_to_a_slice(run: Any) -> None:
+    """A tile or a slice is copied; an element or a number fills it."""
+
+    @T.prim_func
+    def main(A: T.Tensor((6, 5), F), s: T.float32, B: T.Tensor((6, 5), F)):
+        with T.Kernel(1):
+            x, row = T.alloc_shared((6, 5), F), T.alloc_fragment((5,), F)
+            T.copy(A, x)
+            T.copy(A[5, :], row)
+            x[0, :] = row
+            x[1:3, 1:5] = A[3:5, 0:4]
+            x[3, 0:2] = A[4, 3]
+            x[4, 1:3] = s
+            x[5, 0] = A[0, 0]
+            T.copy(x, B)
+
+    a = torch.arange(30.0).reshape(6, 5)
+    want = a.clone()
+    want[0], want[1:3, 1:5], want[3, 0:2], want[4, 1:3], want[5, 0] = a[5], a[3:5, 0:4], a[4, 3], 2.5, a[0, 0]
+    kept = a.clone()
+    assert torch.equal(run(main, kept, 2.5), want) and torch.equal(kept, a)

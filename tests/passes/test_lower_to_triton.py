@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -227,11 +228,36 @@ def test_terms_that_are_subtracted_come_last() -> None:
     ]
 
 
-@pytest.mark.parametrize(("threads", "warps"), [(16, 1), (32, 1), (96, 2), (384, 8)])
-def test_warps_are_a_power_of_two(threads: int, warps: int) -> None:
-    program = lower("64*128*float16, global", ROWS, kernel=f"threads = {threads}")
-    (launch,) = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
-    assert dict(launch.options)["num_warps"] == warps
+@pytest.mark.parametrize(
+    ("target", "warps"),
+    [
+        (None, [1, 1, 1, 2, 8, 32]), (Target("cuda", 90), [1, 1, 1, 2, 8, 32]), (Target("interpret"), [1, 1, 1, 2, 8, 32]),
+        (Target("hip", "gfx942"), [1, 1, 1, 1, 4, 16]), (Target("hip", "gfx1100"), [1, 1, 1, 2, 8, 32]),
+    ],
+)  # fmt: skip
+def test_warps_are_a_power_of_two(target: Target | None, warps: list[int]) -> None:
+    """Of as many threads as the target's warps have; 32 as long as there is no target."""
+    found = []
+    for threads in (16, 32, 63, 96, 384, 1024):
+        program = lower("64*128*float16, global", ROWS, kernel=f"threads = {threads}", target=target)
+        (launch,) = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
+        found.append(dict(launch.options)["num_warps"])
+    assert found == warps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index_bits": 16}, "lower-to-triton.index_bits is 16; it must be 32, 64, or 0 to choose for each access"),
+        ({"index_bits": 31}, "index_bits is 31"), ({"index_bits": -32}, "index_bits is -32"),
+        ({"num_warps": 3}, "lower-to-triton.num_warps is 3; it must be a power of two from 1 to 32, or 0 as T.Kernel says"),
+        ({"num_stages": -1}, "lower-to-triton.num_stages is -1; it must be at least 1, or 0 as T.Kernel says"),
+        ({"maxnreg": 256}, "lower-to-triton.maxnreg is 256; it must be a number from 1 to 255, or 0 as T.Kernel says"),
+    ],
+)  # fmt: skip
+def test_options_that_mean_nothing_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(TileError, match=re.escape(message)):
+        LowerToTriton(**options).run(lower("64*128*float16, global", ROWS))
 
 
 def test_launch_is_isolated() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from math import prod
 
 import numpy as np
@@ -299,6 +300,29 @@ def test_a_mask_of_the_program_and_other_values() -> None:
     %o = tensor.iota {axis = 0} : tensor<5xint32>
     tile.store %m1, %B[%o, %bx]"""
     )
+
+
+@pytest.mark.parametrize(
+    ("mask", "left"),
+    [
+        ("%c = arith.cmp %j, %c12 {predicate = \"lt\"} : tensor<1x12xbool>", {"in_5"}),
+        ("%c = arith.cmp %j, %s {predicate = \"lt\"} : tensor<1x12xbool>", {"in_5", "in_12"}),
+        ("%c = arith.cmp %i, %c5 {predicate = \"lt\"} : tensor<5x1xbool>", {"in_12"}),
+        ("%c = arith.cmp %s, %c5 {predicate = \"lt\"} : bool", {"in_5", "in_12"}),
+        ("%d = arith.cmp %i, %c5 {predicate = \"lt\"} : tensor<5x1xbool>\n"
+         "%e = arith.cmp %j, %c12 {predicate = \"lt\"} : tensor<1x12xbool>\n"
+         "%c = arith.and %d, %e : tensor<5x12xbool>", set()),
+        ("%c = arith.constant {value = false} : tensor<5x12xbool>", set()),
+    ],
+)  # fmt: skip
+def test_masks_that_exclude_the_padding_stay_as_they_are(mask: str, left: set[str]) -> None:
+    """Along each dimension by itself."""
+    access = f"{mask}\ntile.store %x, %B[%i, %j] mask=%c {{guarded = true}}"
+    body = f"%i = tensor.iota {{axis = 0}} : tensor<5x1xint32>\n%j = tensor.iota {{axis = 1}} : tensor<1x12xint32>\n"
+    body += f"%x = arith.constant {{value = 2.0}} : tensor<5x12xfloat32>\n{access}"
+    text = "\n".join(after(PadTiles(), body))
+    assert set(re.findall(r"in_(?:5|12)\b", text)) == left
+    check(body)
 
 
 def test_assertions_do_not_look_at_padding() -> None:

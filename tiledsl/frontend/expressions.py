@@ -340,8 +340,7 @@ class Expressions:
         if left is None or right is None:
             part = parts[0 if left is None else 1]
             raise TileError(f"{op} with {named(part)}, which is None; was a tunable left None?", node.loc)
-        if not isinstance(left, Expr) and not isinstance(right, Expr):
-            check_size(op, left, right)
+        check_size(op, left, right)
         self.ctx.builder.loc = node.loc
         try:
             return _BINARY[op](left, right)

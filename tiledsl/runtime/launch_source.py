@@ -185,7 +185,7 @@ def _write_work(writer: Writer, trace: Trace, device: int, outputs: Sequence[str
 def write_bound(
     writer: Writer, trace: Trace, device: int, values: Mapping[str, Any], result: str, around: Range | None = None
 ) -> None:
-    """`bound()`: the same with these addresses and numbers. Workspaces are made once where they are not filled."""
+    """`bound()`: the same with these addresses and numbers. Workspaces, which nothing fills, are made once."""
     quiet = quiet_condition(writer)
     current_device, current_stream, _ = launch_triton.device_functions()
     writer.scope |= {"current_device": current_device, "current_stream": current_stream}
@@ -194,13 +194,9 @@ def write_bound(
     elsewhere = "" if launch_triton.has_one_device() else f"current_device() != {device} or "
     writer.add(f"if {elsewhere}not {quiet}:", "    return elsewhere()", indent=1)
     for number, allocation in enumerate(trace.allocations):
-        text = make(writer, allocation, device)
-        if allocation.function == "empty_strided":
-            with launch_triton.device_functions()[2](device):
-                kept = writer.scope[f"kept_made{number}"] = eval(text, writer.scope)
-            literals[pointer(f"made{number}")] = kept.data_ptr()
-        else:
-            writer.add(f"made{number} = {text}", f"{pointer(f'made{number}')} = made{number}.data_ptr()", indent=1)
+        with launch_triton.device_functions()[2](device):
+            kept = writer.scope[f"kept_made{number}"] = eval(make(writer, allocation, device), writer.scope)
+        literals[pointer(f"made{number}")] = kept.data_ptr()
     writer.indent += 1
     write_launches(writer, trace, device, literals, around)
     writer.add(f"return {result}")

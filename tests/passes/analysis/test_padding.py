@@ -88,6 +88,7 @@ def held(body: str, axis: int = 1) -> Any:
         ("%y = arith.cmp %fives, %c5 {predicate = \"lt\"} : " + B, False),
         ("%y = arith.cmp %at, %c5 {predicate = \"lt\"} : " + B, None),
         ("%y = arith.not %inside : tensor<1x12xbool>", True),
+        ("%y = arith.not %noughts : " + I, None), ("%y = arith.not %fives : " + I, None),
         ("%g = arith.cmp %at, %c5 {predicate = \"lt\"} : " + B + "\n%y = arith.and %g, %inside : " + B, False),
         ("%g = arith.cmp %at, %c5 {predicate = \"lt\"} : " + B + "\n%y = arith.or %g, %inside : " + B, None),
         ("%g = arith.not %inside : tensor<1x12xbool>\n%h = arith.cmp %at, %c5 {predicate = \"lt\"} : " + B

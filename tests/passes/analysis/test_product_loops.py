@@ -58,3 +58,10 @@ def test_a_loop_without_a_product_is_none() -> None:
     dot.out.replace_with(dot.accumulator)
     dot.erase()
     assert product_loops(kernel) == []
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_loop_with_an_operand_from_outside_is_none(side: str) -> None:
+    kernel, loop, dot = lowered()
+    getattr(dot, side).op.move_before(loop)
+    assert product_loops(kernel) == []

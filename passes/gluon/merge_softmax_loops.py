@@ -248,7 +248,8 @@ class _Merge:
             copy = op.clone(copied)
             copy.loc = op.loc
             then.insert(copy)
-        then.insert(scf.YieldOp([copied[self.difference.other]]))
+        other = self.difference.other  # not copied, if it is computed outside of the loop
+        then.insert(scf.YieldOp([copied.get(other, other)]))
         plain = self.difference.plain
         orelse.insert(scf.YieldOp([mapping[plain]]))
         made = scf.IfOp(condition, regions=[then, orelse], result_types=[plain.type], names=[plain.name])

@@ -272,3 +272,10 @@ def test_memory_that_may_have_changed(parts: dict[str, str], kept: bool) -> None
 
 def test_it_can_be_switched_off() -> None:
     assert after([], loop(), parameters=PARAMETERS) == after(ReloadRows(enabled=False), loop(), parameters=PARAMETERS)
+
+
+@pytest.mark.parametrize(("rows", "picked"), [(3, True), (4, False)])
+def test_few_rows_stay_picked(rows: int, picked: bool) -> None:
+    text = loop().replace("16", str(rows))
+    assert stays(text) is picked
+    meaning_is_kept(text)

@@ -183,3 +183,54 @@ def test_an_index_that_only_the_other_loop_uses() -> None:
     verify(root)
     run(root, [a, b])
     np.testing.assert_allclose(b[0, 0], 0.5 + a[0:16:2, 0].sum() + sum(range(3, 8)), rtol=1e-5)
+
+
+CHAIN = """%sum{0} = scf.for {1}, %c1[{2}] : float32 (%k: int32, %old: float32) {{
+  %at = arith.cast %k : float32
+  %u = arith.add %f, %c0.5 : float32
+  {3}
+  %z = arith.mul %y, %u : float32
+  %new = arith.add %old, %z : float32
+  scf.yield [%new]
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("before", "plain", "other", "merged"),
+    [
+        ("", "%y = arith.add %at, %u : float32", "%y = arith.add %at, %c2.0 : float32", True),
+        ("", "%y = arith.add %at, %u : float32",
+         "%w = arith.mul %at, %u : float32\n%y = arith.add %at, %w : float32", True),
+        # What the other one takes, or the plain one, is computed outside of the loops.
+        ("%o = arith.add %g, %c0.5 : float32",
+         "%y = arith.add %at, %u : float32", "%y = arith.add %at, %o : float32", True),
+        ("%h = arith.mul %g, %g : float32\n%o = arith.add %h, %c0.5 : float32",
+         "%x = arith.mul %at, %h : float32\n%y = arith.add %x, %o : float32",
+         "%x = arith.mul %at, %h : float32\n%n = arith.sub %at, %x : float32\n%w = arith.add %n, %c0.5 : float32\n"
+         "%y = arith.add %x, %w : float32", False),
+        # The other loop does not compute what it would choose in the plain one's place, or not of that type.
+        ("", "%y = arith.mul %at, %at : float32", "%y = arith.sub %at, %u : float32", False),
+        ("", "%i = arith.cast %at : int32\n%a = arith.add %i, %s : int32\n%y = arith.cast %i : float32",
+         "%i = arith.cast %at : int32\n%a = arith.add %i, %s : int32\n%l = arith.cast %at : int64\n"
+         "%y = arith.cast %l : float32", False),
+        # Two differences.
+        ("", "%x = arith.add %at, %u : float32\n%y = arith.mul %x, %f : float32",
+         "%x = arith.add %at, %g : float32\n%y = arith.mul %x, %g : float32", False),
+    ],
+)  # fmt: skip
+def test_what_the_loops_differ_in(before: str, plain: str, other: str, merged: bool) -> None:
+    body = "\n".join([
+        before,
+        CHAIN.format(1, "%c0, %c3", "%c0.5", plain),
+        CHAIN.format(2, "%c3, %c8", "%sum1", other),
+        "tile.store %sum2, %B[%c0]",
+    ])  # fmt: skip
+    root = kernel("A: 4*float32, B: 4*float32, f: float32, g: float32, s: int32", body)
+    given = [np.zeros(4, np.float32), 1.5, -2.25, 3]
+    expected, found = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    run(root, [given[0], expected, *given[1:]])
+    assert merge_softmax_loops(loops_of(root)) is merged
+    verify(root)
+    run(root, [given[0], found, *given[1:]])
+    assert expected.any()
+    np.testing.assert_array_equal(found, expected)

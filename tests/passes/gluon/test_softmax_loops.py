@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.gluon.softmax_loops import NotRecognised, dependent_on, find_softmax_loops, operations_around
+from tiledsl.analysis.gluon.softmax_loops import (
+    NotRecognised,
+    SoftmaxLoops,
+    dependent_on,
+    find_softmax_loops,
+    operations_around,
+)
 from tiledsl.dialects import scf
 
 
@@ -62,3 +68,102 @@ def test_a_loop_counts_by_ones() -> None:
       scf.yield }"""
     with pytest.raises(NotRecognised, match="a loop's step is not 1"):
         find_softmax_loops(kernel_of(program(body)).body)
+
+
+TILE = "tensor<16x16xfloat32>"
+BRANCH = "%y = scf.if %b : tensor<16x16xfloat32> {{ {} scf.yield [%z] }} {{ scf.yield [%z] }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("tile.print [%s]", "tile.print is not supported"),
+        ("scf.for %c0, %c4, %c1 (%k: int32) { scf.for %c0, %c4, %c1 (%j: int32) { scf.yield } scf.yield }",
+         "a loop inside of a loop"),
+        (BRANCH.format("tile.store %s, %N[%bx]"), "a branch with effects"),
+        (BRANCH.format(f"%d = tensor.dot %z, %z, %z : {TILE}"), "a product in a branch"),
+        (BRANCH.format(f"%d = arith.add %z, %z : {TILE}"), "no loop with two products"),
+    ],
+)  # fmt: skip
+def test_what_no_kernel_is_written_with(body: str, reason: str) -> None:
+    with pytest.raises(NotRecognised, match=reason):
+        find_softmax_loops(kernel_of(program(f"%z = arith.constant {{value = 0.0}} : {TILE}\n{body}")).body)
+
+
+HALF = "tensor<16x16xfloat16>"
+ATTENTION = f"""
+%zero = arith.constant {{value = 0.0}} : {TILE}
+%one = arith.constant {{value = 1.0}} : {TILE}
+%q = tile.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}
+%wide = arith.cast %q : {TILE}
+%r, %last = scf.for %c0, %c4, %c1[%zero, %zero] : {TILE}, {TILE} (%k: int32, %acc: {TILE}, %old: {TILE}) {{
+  %keys = tile.load_block %K[%k, %c0] {{axes = (0, 1)}} : {HALF}
+  %kt = tensor.transpose %keys {{permutation = (1, 0)}} : {HALF}
+  %scores = tensor.dot %q, %kt, %zero : {TILE}
+  %p = arith.cast %scores : {HALF}
+  %v = tile.load_block %V[%k, %c0] {{axes = (0, 1)}} : {HALF}
+  %scaled = arith.mul %acc, %old : {TILE}
+  %o = tensor.dot %p, %v, %scaled : {TILE}
+  %next = arith.add %old, %scores : {TILE}
+  scf.yield [%o, %next]
+}}
+tile.store_block %r, %O[%c0, %c0] {{axes = (0, 1)}}
+"""
+OPERANDS = "Q: 64*16*float16, K: 64*16*float16, V: 64*16*float16, O: 16*16*float32, b: bool"
+
+
+def recognised(*changes: tuple[str, str]) -> SoftmaxLoops:
+    text, parameters = ATTENTION, OPERANDS
+    for before, after in changes:
+        assert before in text
+        text, parameters = text.replace(before, after), parameters.replace(before, after)
+    return find_softmax_loops(kernel_of(program(text, parameters=parameters)).body)
+
+
+def test_a_loop_of_attention() -> None:
+    found = recognised()
+    (loop,) = found.loops
+    names = [[op.results[0].name for op in ops] for ops in (loop.update, loop.rescale)]
+    assert names == [["p", "next"], ["scaled"]]
+    assert [loop.keys.out.name, loop.scores.out.name, loop.values.out.name, loop.product.out.name] == [
+        "keys", "scores", "v", "o"
+    ]  # fmt: skip
+    assert (loop.carried, found.query.out.name, [op.name for op in found.after]) == (
+        0, "q", ["tile.store_block", "scf.yield"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([("%o = tensor.dot %p, %v, %scaled", "%o = arith.add %scaled, %scaled")], "a loop has 1 products instead of 2"),
+        ([("%q, %kt", "%p0, %kt"), ("%scores =", f"%p0 = arith.cast %old : {HALF}\n%scores =")],
+         "the first product's left operand is not a tile loaded before the loop"),
+        ([("%q, %kt", "%q2, %kt"), ("%scores =", f"%q2 = tile.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}\n%scores =")],
+         "the first product's left operand is not a tile loaded before the loop"),
+        ([("%q, %kt", "%q, %keys")], "the first product's right operand is not a transposed tile loaded in the loop"),
+        ([("(1, 0)", "(0, 1)")], "the first product's right operand is not a transposed tile loaded in the loop"),
+        ([("transpose %keys", "transpose %q")], "the first product's right operand is not a transposed tile loaded in"),
+        ([("%p, %v", "%p, %q")], "the second product's right operand is not a tile loaded in the loop"),
+        ([("%p, %v", "%p, %p")], "the second product's right operand is not a tile loaded in the loop"),
+        ([("%kt, %zero", "%kt, %one")], "the first does not start from 0"),
+        ([("%kt, %zero", "%kt, %old")], "the first does not start from 0"),
+        ([("%kt, %zero : tensor<16x16xfloat32>", "%kt, %few : tensor<16x16xfloat16>"),
+          ("%next = arith.add %old, %scores", "%next = arith.add %old, %old"),
+          ("%q =", f"%few = arith.constant {{value = 0.0}} : {HALF}\n%q =")], "not accumulated in float32"),
+        ([(f"%zero] : {TILE}, {TILE} (%k: int32, %acc: {TILE}", f"%zero] : {HALF}, {TILE} (%k: int32, %acc: {HALF}"),
+          ("[%zero, ", "[%few, "), (f"mul %acc, %old : {TILE}", f"mul %acc, %acc : {HALF}"),
+          (f"%scaled : {TILE}", f"%scaled : {HALF}"), ("tile.store_block %r, %O[%c0, %c0] {axes = (0, 1)}", ""),
+          ("%q =", f"%few = arith.constant {{value = 0.0}} : {HALF}\n%q =")], "not accumulated in float32"),
+        ([("float16", "float32")], "a product of float32 and float32"),
+        ([("%p, %v", "%scores, %v")], "a product of float32 and float16"),
+        ([("add %old, %scores", "add %old, %acc")], "the accumulator is used for more than the second product"),
+        ([("add %old, %scores", "add %old, %o")], "the second product is used in the loop"),
+        ([("cast %scores", "cast %acc")], "a product's operand depends on the accumulator"),
+        ([("[%o, %next]", "[%o, %acc]")], "the accumulator is handed on unchanged"),
+        ([("%next =", "tile.store_block %old, %O[%c0, %c0] {axes = (0, 1)}\n%next =")], "tile.store_block in the loop"),
+    ],
+)  # fmt: skip
+def test_what_is_no_loop_of_attention(changes: list[tuple[str, str]], reason: str) -> None:
+    with pytest.raises(NotRecognised, match=reason):
+        recognised(*changes)

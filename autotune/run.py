@@ -472,9 +472,9 @@ class TuningRun:
             trial.objective = objective_of(self.options, trial)
         if self._bits is not None:
             self._bits.ran(trial)
-        rig = self._rig
-        if rig is not None and trial.ok and not trial.doubts and trial.latency is not None:
-            rig.pool.best = trial.latency if rig.pool.best is None else min(rig.pool.best, trial.latency)
+        if self._rig is not None and trial.ok and not trial.doubts:
+            pool, best = self._rig.pool, trial.milliseconds
+            pool.best = best if pool.best is None else min(pool.best, best)
 
     def _suggest_smaller(self) -> None:
         """Say once what makes checks in the interpreter quicker, where those that are left will take long."""

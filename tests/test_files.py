@@ -163,3 +163,13 @@ def test_files_of_this_user_and_of_root_are_the_users_own(tmp_path: Path, monkey
         else:
             with pytest.raises(ValueError, match="others may write it"):
                 read_file(file, own=True)
+
+
+def test_a_file_of_more_than_64_mebibytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.touch()
+    os.truncate(path, 1 << 26)
+    assert len(read_file(path)) == 1 << 26
+    os.truncate(path, (1 << 26) + 1)
+    with pytest.raises(ValueError, match="too large, 67108865 bytes"):
+        read_file(path)

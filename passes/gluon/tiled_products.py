@@ -18,7 +18,7 @@ def widen_columns(body: Region) -> None:
     """
     widened: dict[Value, Value] = {}
     for op in list(body.walk()):
-        if isinstance(op, tensor.ReshapeOp) and len(op.source.shape) == 1 and op.out.shape[:1] == (1,):
+        if isinstance(op, tensor.ReshapeOp) and len(op.out.shape) == 2 and op.out.shape == (1, *op.source.shape):
             wide = _as_row(op.source, widened)
             if wide is not None:
                 op.out.replace_with(wide)

@@ -14,7 +14,7 @@ from tiledsl.dialects import arith, scf, tensor, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, Shape, TensorType
+from tiledsl.ir.types import INT32, BufferType, Shape, TensorType, broadcast_shapes
 from tiledsl.passes.tile_values import (
     broadcast,
     compared,
@@ -145,7 +145,8 @@ class Block:
         if known is None or known[0] < 0 or known[1] > last:
             source = builder.insert(arith.MinOp(source, builder.constant(last, INT32))).result
             source = builder.insert(arith.MaxOp(source, builder.constant(0, INT32))).result
-        rest = _wider(value.shape[len(self.extents) :], source.shape[len(self.extents) :])
+        rest = broadcast_shapes(value.shape[len(self.extents) :], source.shape[len(self.extents) :])
+        assert rest is not None
         groups, axis = self._groups(builder, converted(builder, value, _gathered(value.dtype)), op.group, rest)
         index, _ = self._groups(builder, source, op.group, rest)
         made = builder.insert(tensor.GatherOp(groups, index, axis=axis, names=[op.out.name])).result
@@ -186,10 +187,6 @@ def _exchanges_in_global_memory(parallel: tile.ParallelOp) -> bool:
                     if effect in op.effects:
                         buffers.add(root_buffer(value))
     return bool(used[Effect.READ] & used[Effect.WRITE])
-
-
-def _wider(one: Shape, other: Shape) -> Shape:
-    return tuple(map(max, one, other)) if one and other else one or other
 
 
 def _gathered(dtype: str) -> str:

@@ -307,7 +307,8 @@ def test_a_result_says_whether_all_was_tried(complete: bool) -> None:
     problem = function._problem(function._call((), {}))
     (trial,) = problem.restore(None, {})
     trial.status, trial.latency = "ok", 1.0
-    assert problem.result(CachedResult([trial], "measured", None, 0), complete).complete is complete
+    result = problem.result(CachedResult([trial], "measured", None, 0), complete)
+    assert result.complete is complete and problem.chosen(result) is result  # which is shown at the end
 
 
 def test_interrupting_before_any_result_raises(timer: Any) -> None:

@@ -57,6 +57,27 @@ def test_globals_of_functions_that_are_called_count(monkeypatch: pytest.MonkeyPa
     assert canonical(calls_another) != before
 
 
+def test_calls_are_followed_to_a_depth_of_eight() -> None:
+    """What lies deeper may differ although the texts are equal, which is marked."""
+
+    def called_from(function: Any) -> Any:
+        return lambda x: function(x)
+
+    def text(depth: int, innermost: Any) -> str:
+        for _ in range(depth - 1):
+            innermost = called_from(innermost)
+        return canonical(innermost)
+
+    def one(x: Any) -> Any:
+        return x
+
+    def other(x: Any) -> Any:
+        return -x
+
+    assert text(8, one) != text(8, other) and VAGUE not in text(8, one)
+    assert text(9, one) == text(9, other) and VAGUE in text(9, one)
+
+
 def test_recursion_ends() -> None:
     def forever(x: Any) -> Any:
         return forever(x)

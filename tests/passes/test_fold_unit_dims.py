@@ -182,12 +182,15 @@ def test_indices_are_computed_again_through_fifty_operations(depth: int, folded:
     """The one that counts positions included."""
     chain = [f"%n{step + 1} = arith.add %n{step}, %c1 : tensor<16x1xint32>" for step in range(depth)]
     text = "\n".join(["%n0 = tensor.iota {axis = 0} : tensor<16x1xint32>", *chain])
-    lines = lines_of(ROWS + f"""{text}
+    lines = lines_of(
+        ROWS
+        + f"""{text}
 %s = tensor.reduce %y {{kind = "sum", axis = 2}} : tensor<16x1xfloat32>
 %columns = tensor.iota {{axis = 1}} : tensor<1x8xint32>
 %z = tile.load %A[%n{depth}, %columns] : tensor<16x8xfloat32>
 tile.store %z, %C[%n0, %columns]
-tile.store %s, %C[%n{depth}, %c40]""")
+tile.store %s, %C[%n{depth}, %c40]"""
+    )
     assert any(line.endswith("axis = 1} : tensor<16xfloat32>") for line in lines) is folded
 
 

@@ -231,7 +231,8 @@ def test_terms_that_are_subtracted_come_last() -> None:
 @pytest.mark.parametrize(
     ("target", "warps"),
     [
-        (None, [1, 1, 1, 2, 8, 32]), (Target("cuda", 90), [1, 1, 1, 2, 8, 32]), (Target("interpret"), [1, 1, 1, 2, 8, 32]),
+        (None, [1, 1, 1, 2, 8, 32]), (Target("cuda", 90), [1, 1, 1, 2, 8, 32]),
+        (Target("interpret"), [1, 1, 1, 2, 8, 32]),
         (Target("hip", "gfx942"), [1, 1, 1, 1, 4, 16]), (Target("hip", "gfx1100"), [1, 1, 1, 2, 8, 32]),
     ],
 )  # fmt: skip
@@ -250,7 +251,7 @@ def test_warps_are_a_power_of_two(target: Target | None, warps: list[int]) -> No
     [
         ({"index_bits": 16}, "lower-to-triton.index_bits is 16; it must be 32, 64, or 0 to choose for each access"),
         ({"index_bits": 31}, "index_bits is 31"), ({"index_bits": -32}, "index_bits is -32"),
-        ({"num_warps": 3}, "lower-to-triton.num_warps is 3; it must be a power of two from 1 to 32, or 0 as T.Kernel says"),
+        ({"num_warps": 3}, "num_warps is 3; it must be a power of two from 1 to 32, or 0 as T.Kernel says"),
         ({"num_stages": -1}, "lower-to-triton.num_stages is -1; it must be at least 1, or 0 as T.Kernel says"),
         ({"maxnreg": 256}, "lower-to-triton.maxnreg is 256; it must be a number from 1 to 255, or 0 as T.Kernel says"),
     ],

@@ -318,7 +318,7 @@ def test_a_mask_of_the_program_and_other_values() -> None:
 def test_masks_that_exclude_the_padding_stay_as_they_are(mask: str, left: set[str]) -> None:
     """Along each dimension by itself."""
     access = f"{mask}\ntile.store %x, %B[%i, %j] mask=%c {{guarded = true}}"
-    body = f"%i = tensor.iota {{axis = 0}} : tensor<5x1xint32>\n%j = tensor.iota {{axis = 1}} : tensor<1x12xint32>\n"
+    body = "%i = tensor.iota {axis = 0} : tensor<5x1xint32>\n%j = tensor.iota {axis = 1} : tensor<1x12xint32>\n"
     body += f"%x = arith.constant {{value = 2.0}} : tensor<5x12xfloat32>\n{access}"
     text = "\n".join(after(PadTiles(), body))
     assert set(re.findall(r"in_(?:5|12)\b", text)) == left

@@ -345,6 +345,15 @@ def test_auto_takes_products_of_what_a_pipelined_loop_loads_and_their_result() -
     assert accesses(chosen(product(), target=Target("cuda", 100))) == BLOCKS
 
 
+def test_auto_stores_rows_beside_a_product_through_pointers() -> None:
+    """Of one dimension that is longer than 1 there is no tile to store at once."""
+    row = """%first = tensor.iota {axis = 0} : tensor<1x1xint32>
+      %sums = tensor.reduce %half {kind = "max", axis = 0} : tensor<64xfloat16>
+      %line = tensor.reshape %sums : tensor<1x64xfloat16>
+      tile.store %line, %C[%first, %columns] {guarded = true}"""
+    assert accesses(chosen(product() + row)) == [*BLOCKS, "tile.store"]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -108,6 +108,24 @@ def test_short_loops_over_the_array_of_a_thread_are_unrolled() -> None:
         assert any(line.startswith("scf.for") for line in found) != bool(whole)
 
 
+@pytest.mark.parametrize(
+    ("hint", "whole"),
+    [
+        ("", True),
+        ("{unroll = 1}", True),
+        ("{unroll = 2}", False),
+        ("{num_stages = 2}", False),
+        ("{vectorized = true}", False),
+    ],
+)
+def test_loops_over_an_array_that_are_asked_for_otherwise_stay(hint: str, whole: bool) -> None:
+    text = f"""
+      %own = tile.alloc : buffer<4*float32, local>
+      tile.parallel {{extents = (8,), lockstep = true}} (%tx: int32) {{
+        scf.for %c0, %c4, %c1 {hint} (%i: int32) {{ tile.store %c0.5, %own[%i] scf.yield }} }}"""
+    assert (sum(line.startswith("tile.store") for line in unrolled(text)) == 4) is whole
+
+
 def test_loops_over_an_array_come_before_marked_loops_around_them() -> None:
     def loops(limit: int, array: str) -> int:
         text = f"""

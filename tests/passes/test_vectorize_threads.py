@@ -195,6 +195,42 @@ def test_is_refused(body: str, message: str) -> None:
         lines(body)
 
 
+@pytest.mark.parametrize(
+    ("extents", "told"),
+    [
+        ((2,), "threads 0 and 1 write 0.0 and 1.0 to one element of s"),
+        ((1,), ""), ((1, 2), r"threads \(0, 0\) and \(1, 0\) write 0.0 and 2.0"),
+        ((2, 1), r"threads \(0, 0\) and \(0, 1\) write 0.0 and 1.0"), ((1, 1), ""),
+    ],
+)  # fmt: skip
+def test_few_threads_that_write_different_values(extents: tuple[int, ...], told: str) -> None:
+    names = ("%tx", "%ty")[: len(extents)]
+    other = "%ty" if len(names) > 1 else "%c0"
+    body = f"""%m = arith.mul {other}, %c2 : int32 %n = arith.add %tx, %m : int32
+               %f = arith.cast %n : float32 tile.store %f, %s[%c1]"""
+    indices = ", ".join(f"{name}: int32" for name in names)
+    if not told:
+        assert lines(body, str(extents), indices)
+        return
+    with pytest.raises(TileError, match=told):
+        lines(body, str(extents), indices)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "masked"),
+    [("%c1", "%c3", False), ("%n", "%c3", True), ("%c1", "%n", True), ("%n", "%n", True), ("%low", "%low", False)],
+)
+def test_reads_of_the_chip_that_may_lie_outside_are_masked(row: str, column: str, masked: bool) -> None:
+    """Where only some threads read, the others may have any index."""
+    before = "%w = tile.alloc : buffer<4*4*float32, shared> tile.fill %c0.5, %w"
+    read = f"%v = tile.load %w[{row}, {column}] : float32 tile.store %v, %B[%tx]"
+    body = f"""{LOAD} %n = tile.load %N[%tx] : int32 %low = arith.and %n, %c3 : int32
+               %c = arith.cmp %n, %c4 {{predicate = "lt"}} : bool %d = arith.cmp %n, %c0 {{predicate = "ge"}} : bool
+               %e = arith.and %c, %d : bool scf.if %e {{ {read} scf.yield }} {{ scf.yield }}"""
+    (load,) = [line for line in lines(body, before=before) if "tile.load %w" in line]
+    assert ("mask=" in load) is masked
+
+
 READ = "%t = tile.read %s : tensor<4xfloat32> tile.write %t, %p"
 WRITE = "%t = tile.read %p : tensor<4xfloat32> tile.write %t, %s"
 ONE_READS = "%e = tile.load %s[%c1] : float32 tile.store %e, %B[%tx]"

@@ -28,7 +28,7 @@ class _ExactReader(Reader):
         op = value.op
         if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)):
             return self.ranges.never_wraps(op)
-        return op is not None and self.looks_through(op)
+        return not isinstance(op, arith.NegOp)
 
 
 @dataclass

@@ -145,8 +145,9 @@ class TreeBuilder(Transformer[Token, Any]):
 
     def with_statement(self, c: Children) -> Statement:
         items, body = c[1:-1], c[-1]
-        if len(items) == 1 and items[0][1] is None:
-            items = self.with_groups.pop(items[0][0], []) or self.split_items(items[0][0])
+        match items:
+            case [(context, None)]:
+                items = self.with_groups.pop(context, []) or self.split_items(context)
         return syntax.With(self.span(c[0], body[-1]), tuple(items), body)
 
     def split_items(self, context: Expression) -> Children:

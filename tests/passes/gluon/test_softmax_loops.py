@@ -136,10 +136,12 @@ def test_a_loop_of_attention() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ([("%o = tensor.dot %p, %v, %scaled", "%o = arith.add %scaled, %scaled")], "a loop has 1 products instead of 2"),
+        ([("%o = tensor.dot %p, %v, %scaled", "%o = arith.add %scaled, %scaled")],
+         "a loop has 1 products instead of 2"),
         ([("%q, %kt", "%p0, %kt"), ("%scores =", f"%p0 = arith.cast %old : {HALF}\n%scores =")],
          "the first product's left operand is not a tile loaded before the loop"),
-        ([("%q, %kt", "%q2, %kt"), ("%scores =", f"%q2 = tile.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}\n%scores =")],
+        ([("%q, %kt", "%q2, %kt"),
+          ("%scores =", f"%q2 = tile.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}\n%scores =")],
          "the first product's left operand is not a tile loaded before the loop"),
         ([("%q, %kt", "%q, %keys")], "the first product's right operand is not a transposed tile loaded in the loop"),
         ([("(1, 0)", "(0, 1)")], "the first product's right operand is not a transposed tile loaded in the loop"),

@@ -196,6 +196,16 @@ def test_how_a_table_names_arguments(cache_dir: Path, text: str, shown: str) -> 
     assert cache("table", "matmul").output.startswith(f"1: X={shown}, best 1.0000 ms\n")
 
 
+def test_problems_that_arguments_do_not_tell_apart_have_their_keys(cache_dir: Path) -> None:
+    for fields in ({"arguments": {"M": "int:1"}}, {}):
+        trials = [Trial(0, {"block": 1}, "ok", latency=1.0)]
+        Store(cache_dir, Key("matmul", fields)).finish(CachedResult(trials, "measured", None))
+    problems = [line.partition(": ")[2].partition(",")[0] for line in cache("table", "matmul").output.splitlines()[:2]]
+    digests = {fields.get("arguments", {}).get("M"): Key("matmul", fields).digest[:12] for fields in
+               ({"arguments": {"M": "int:1"}}, {})}  # fmt: skip
+    assert sorted(problems) == sorted([f"M=1 {digests['int:1']}", digests[None]])
+
+
 def test_table_of_nothing(cache_dir: Path) -> None:
     keep_times(cache_dir, 64, {32: None})
     Store(cache_dir, Key("matmul", {})).append(Trial(0, {"block": 1}, "crash"))

@@ -192,9 +192,11 @@ def _bounded(value: Value) -> list[tuple[Value, float]]:
     """Tiles, each times a number, of which no element in a row exceeds the row's `value`."""
     value, factor = _multiple(_seen_through(value))
     value, op = _seen_through(value), _seen_through(value).op
-    if isinstance(op, tensor.ReduceOp) and op.kind == "max" and op.axis == 1 and factor > 0:
+    if factor <= 0:
+        return []
+    if isinstance(op, tensor.ReduceOp) and op.kind == "max" and op.axis == 1:
         return [(op.source, factor)]
-    if isinstance(op, arith.MaxOp) and factor > 0:
+    if isinstance(op, arith.MaxOp):
         return [(tile, factor * number) for each in op.operands for tile, number in _bounded(each)]
     return []
 

@@ -30,7 +30,6 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
             if index is growing:
                 last = insert_or_fold(inside, arith.SubOp(extent, inside.constant(1, INT32)))
                 place = insert_or_fold(inside, arith.SubOp(last, place))
-                place.name = index.name
             index.replace_with(place)
         return
     processors = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
@@ -49,7 +48,6 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
         if axis != order[-1]:
             place = insert_or_fold(inside, arith.TruncModOp(remaining, launch.grid[axis]))
             remaining = insert_or_fold(inside, arith.TruncDivOp(remaining, launch.grid[axis]))
-        place.name = place.name if place is remaining and place.name else index.name
         index.replace_with(place)
     launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
 

@@ -204,7 +204,8 @@ def scan_total(
     args = points_of(store, loop) or []
     order = order if order is not None and {*order} == {loop.index, *args} else [loop.index, *args]
     walked = range(points.start - total.moves, points.stop)
-    shape = tuple(len(walked) if each is loop.index else extent_of(each) or 0 for each in order)
+    extents = {arg: extent for arg in args if (extent := extent_of(arg)) is not None} | {loop.index: len(walked)}
+    shape = tuple(extents[each] for each in order)
     builder = Builder.at(loop)
     type = BufferType(shape, dtype, "fragment")
     terms = builder.insert(tile.AllocOp(result_types=[type], names=[f"{store.buffer.name}_terms"])).out
@@ -249,7 +250,7 @@ def scan_total(
         behind, mapping = Builder(loop.parent, loop.next, store.loc), dict[Value, Value]()
         if args:
             region = Region([INT32 for _ in args], [arg.name for arg in args])
-            behind.insert(tile.ParallelOp(extents=tuple(extent_of(arg) or 0 for arg in args), regions=[region]))
+            behind.insert(tile.ParallelOp(extents=tuple(extents[arg] for arg in args), regions=[region]))
             mapping, behind = dict(zip(args, region.args, strict=True)), Builder(region, loc=store.loc)
         place = _copied(behind, list(store.indices), loop, mapping)
         mapping[loop.index] = behind.constant(len(points) - 1, INT32)

@@ -14,10 +14,10 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.kernels import attention, gemm
-from tests.passes.ir_cases import program
+from tests.passes.ir_cases import kernel_of, program
 from tiledsl.autotuner.tuned.file import path_of, read_or_new
 from tiledsl.autotuner.verifying import bits
-from tiledsl.autotuner.verifying.bit_class import _advance, program_class
+from tiledsl.autotuner.verifying.bit_class import _advance, _extents, _Reader, program_class
 from tiledsl.autotuner.verifying.hardware_orders import hardware_orders
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.kinds import of_kinds
@@ -225,6 +225,34 @@ def test_loops_that_carry_sums_count_with_their_extents() -> None:
     whole = {"batch": 1, "heads": 2, "seq": 512, "dim": 64, "is_causal": True, "num_stages": 2, "threads": 128}
     rows = [class_of(attention, **whole, block_M=m, block_N=n).signature for m, n in ((64, 64), (128, 64), (64, 32))]
     assert rows[0] == rows[1] != rows[2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "varies"),
+    [
+        ("add", "float32", "atomic add of float32 into A#0: blocks come in any order"), ("add", "int32", ""),
+        ("max", "float32", ""), ("min", "float32", ""), ("or", "int32", ""),
+    ],
+)  # fmt: skip
+def test_atomics_whose_order_does_not_matter(kind: str, dtype: str, varies: str) -> None:
+    value = "%f" if dtype == "float32" else "%s"
+    body = f'%old = tile.atomic {value}, %A[%c0] {{kind = "{kind}"}} : {dtype}'
+    reader = _Reader()
+    reader.kernel(kernel_of(program(body, parameters=f"A: 8*{dtype}, f: float32, s: int32")))
+    assert reader.varies == varies
+
+
+def test_where_sums_are_cut() -> None:
+    body = """
+    %zero = arith.constant {value = 0.0} : tensor<16x32xfloat32>
+    %a = arith.constant {value = 0.5} : tensor<16x8xfloat32>
+    %b = arith.constant {value = 0.5} : tensor<8x32xfloat32>
+    %r = scf.for %c0, %s, %c2[%zero] : tensor<16x32xfloat32> (%k: int32, %acc: tensor<16x32xfloat32>) {
+      %d = tensor.dot %a, %b, %acc : tensor<16x32xfloat32>
+      scf.yield [%d] }"""
+    root = program(body).root
+    assert _extents(root, all_of_them=False) == [[0, None, 2], 8]
+    assert _extents(root, all_of_them=True) == [[0, None, 2], ((16, 8), (8, 32))]
 
 
 def test_atomic_additions_have_no_bits() -> None:

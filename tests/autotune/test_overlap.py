@@ -198,6 +198,18 @@ def test_kernels_that_differ_in_sizes_share_a_launcher(monkeypatch: pytest.Monke
     assert [run._needs_launcher(each) for each in asked] == [True, False, True, True, True]
 
 
+@pytest.mark.parametrize(("target", "measures"), [("cuda:90", False), ("interpret", True), ("hip:gfx942", True)])
+def test_no_launcher_is_compiled_for_kernels_that_are_not_launched_here(
+    target: str, measures: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiledsl.autotuner.measuring.measure.can_measure", lambda target: measures)
+    problem: Any = types.SimpleNamespace(options=TuneOptions(cache=False), target=Target.parse(target), started=None)
+    run = TuningRun(problem, [], None, lambda _: None, Alone())
+    emitted = types.SimpleNamespace(signature={"n": "i32"}, constexprs={})
+    kernel: Any = types.SimpleNamespace(module=types.SimpleNamespace(kernels=[emitted]))
+    assert not run._needs_launcher(kernel)
+
+
 def test_what_was_submitted_meanwhile_compiles_together(cache_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not batch after batch: the last of one would keep the next waiting."""
     import queue

@@ -166,6 +166,7 @@ REFUSED = [
     ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "101:1", "blocks are nested"),
     ("print 'x'\n", "1:7", "unexpected ''x''; expected"),
     ("def f(\n", "1:6", "'(' was never closed"),
+    ("x = {1 2}\n", "1:8", "unexpected '2'; expected '}', ':', ',' or 'in'"),
 ]
 
 
@@ -193,6 +194,14 @@ def test_a_comparison_with_one_sign_is_told_from_an_assignment() -> None:
         with pytest.raises(TileError) as caught:
             parse_module(text)
         assert caught.value.notes == notes
+
+
+@pytest.mark.parametrize("text", ["def f(x, *, *, y): pass\n", "def f(x, y=1, /, /, z): pass\n"])
+def test_an_error_of_a_parameter_list_marks_one_sign(text: str) -> None:
+    with pytest.raises(TileError) as caught:
+        parse_module(text)
+    loc = caught.value.loc
+    assert loc is not None and (loc.line, loc.end_line, loc.end_column - loc.column) == (1, 1, 1) and loc.column >= 10
 
 
 def test_positions_inside_an_f_string() -> None:

@@ -226,3 +226,32 @@ def test_an_object_that_fails_is_called_by_its_class() -> None:
     with pytest.raises(TileError) as caught:
         main.build(())
     assert caught.value.message == "partial failed: ValueError: invalid literal for int() with base 10: 'x'"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "for i in T.Parallel(n):",
+        "for i, j in T.Parallel(n, n):",
+        "for i in T.Parallel(8):",
+        "for i in T.serial(n):",
+        "while B[0] > 9:",
+        "if n > 2:",
+    ],
+)
+def test_behind_what_runs_on_the_device_python_goes_on(inner: str) -> None:
+    """A loop that runs while the program is built may end, and its lists change."""
+    kernel = build(
+        inside(f"""
+x = [1]
+for k in (2, 3, 4):
+    {inner}
+        B[1] = 1
+    if k == 3:
+        break
+    x[0] += k
+A[0] = sum(x)""")
+    )
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    kernel(a, b, 3)
+    assert a[0] == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -158,3 +159,19 @@ def test_refused_at_its_line(dtype: str, scope: str, message: str, note: str) ->
         tiledsl.compile(main, target="cuda:90")
     assert message in str(raised.value) and any(note in each for each in raised.value.notes)
     assert "T.atomic_cas(" in str(raised.value)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1, 4), (2, 1, 3), (1, 1)])
+def test_masked_tiles_with_dimensions_of_one(run: Any, shape: tuple[int, ...]) -> None:
+    @T.prim_func
+    def main(X: T.Tensor(shape, "int32"), n: T.int32, Y: T.Tensor(shape, "int32"), B: T.Tensor(shape, "int32")):
+        with T.Kernel(1):
+            T.copy(X, Y)
+            for at in T.Parallel(*shape):
+                if X[at] < n:
+                    B[at] = T.atomic_cas(Y[at], 1, 5)
+
+    x = torch.arange(prod(shape), dtype=torch.int32).reshape(shape)
+    for n in (0, 2):
+        found, before = run(main, x, n, out_idx=(2, 3))
+        assert torch.equal(found, torch.where((x == 1) & (x < n), 5, x)) and torch.equal(before[x < n], x[x < n])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import tiledsl
 import tiledsl.language as T
 
 F, I = "float32", "int32"
@@ -256,6 +257,24 @@ def test_persistent_blocks_visit_each_tile_once(run: Any, domain: list[int]) -> 
     b = torch.zeros(domain, dtype=torch.int32)
     run(main, b, out_idx=())
     assert (b == 1).all()
+
+
+@pytest.mark.parametrize("target", ["i", "(i,)", "[i]"])
+def test_the_only_index_of_a_loop_is_a_number_unless_a_tuple_is_asked_for(target: str) -> None:
+    text = """
+@T.prim_func
+def main(B: T.Tensor((3, 5), "int32")):
+    with T.Kernel(5, threads=32) as TARGET:
+        B[0, i] = i * 3
+    with T.Kernel(1, threads=32) as bx:
+        for TARGET in T.Parallel(5):
+            B[1, i] = i * 3
+        for TARGET in T.Persistent([5], 1, bx):
+            B[2, i] = i * 3
+"""
+    b = torch.zeros(3, 5, dtype=torch.int32)
+    tiledsl.compile(tiledsl.parse(text.replace("TARGET", target)), target="interpret")(b)
+    assert b.tolist() == [[0, 3, 6, 9, 12]] * 3
 
 
 def test_pipelined_loops_inside_others(run: Any) -> None:

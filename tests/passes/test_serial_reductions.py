@@ -10,10 +10,11 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import body_lines, filecheck, kernel
+from tests.passes.ir_cases import body_lines, filecheck, kernel, kernel_of
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
+from tiledsl.passes.parallelize_loops.digits import sum_at_once
 
 HEAD = """%s = tile.alloc : buffer<6*8*float32, shared> %m = tile.alloc : buffer<6*float32, fragment>
           %l = tile.alloc : buffer<float32, local> %h = tile.alloc : buffer<6*float16, fragment>
@@ -208,6 +209,9 @@ STAYS = {
     "places that move": """%x = tile.load %s[%i, %k] : float32 %r = tile.load %I[%k] : int32
         %q = arith.floormod %r, %c6 : int32 %y = tile.load %m[%q] : float32
         %z = arith.add %y, %x : float32 tile.store %z, %m[%q]""",
+    "places that are loaded, which something else may change": """%x = tile.load %s[%i, %k] : float32
+        %r = tile.load %I[%c2] : int32 %q = arith.floormod %r, %c6 : int32 %y = tile.load %m[%q] : float32
+        %z = arith.add %y, %x : float32 tile.store %z, %m[%q]""",
     "rounded to 16 bits": """%x = tile.load %s[%i, %k] : float32 %g = arith.cast %x : float16
         %y = tile.load %h[%i] : float16 %z = arith.add %y, %g : float16 tile.store %z, %h[%i]""",
     "tiles that would be larger": """tile.parallel {extents = (2,)} (%j: int32) { %x = tile.load %s[%i, %k] : float32
@@ -295,3 +299,19 @@ def test_the_certificate_names_the_other_order() -> None:
     )
     assert "reassociation" not in str(plain.verify())
     assert "for k in range(64)" in plain.source
+
+
+@pytest.mark.parametrize(("dtype", "shape", "reordered"), [("float32", "1*8", True), ("int32", "1*8", False)])
+def test_sums_of_floats_alone_have_an_order(dtype: str, shape: str, reordered: bool) -> None:
+    """What is filled, added to and summed along an axis holds these sums at once."""
+    number, zero = ("%c0.5", "%c0.0") if dtype == "float32" else ("%c5", "%c0")
+    made = kernel_of(Program(kernel(f"B: 8*{dtype}", f"""
+      %p = tile.alloc : buffer<4*8*{dtype}, fragment> %r = tile.alloc : buffer<8*{dtype}, fragment>
+      tile.fill {zero}, %p
+      tile.parallel {{extents = (4, 8)}} (%i: int32, %j: int32) {{
+        %x = tile.load %p[%i, %j] : {dtype} %y = arith.add %x, {number} : {dtype} tile.store %y, %p[%i, %j] }}
+      tile.reduce %p, %r {{kind = "sum", axis = 0}}""")))  # fmt: skip
+    buffers = {op.results[0].name: op.results[0] for op in made.walk() if op.name == "tile.alloc"}
+    assert sum_at_once([]) is False and sum_at_once([buffers["r"]]) is False
+    assert sum_at_once([buffers["p"]]) is reordered and sum_at_once([buffers["p"]]) is False
+    assert str(buffers["p"].type) == f"buffer<{shape}*{dtype}, fragment>"

@@ -152,6 +152,14 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
         over_rows(each_column("%p = arith.sub %k, %c1 : int32 " + ADD.replace("%s[%k", "%c[%p") + PUT), lower=1),
         over_rows(each_column(ADD + PUT.replace("%t[%j]", "%t[%c3]"))),
         over_rows(each_column(ADD.replace("%t[%j]", "%t[%c3]") + PUT)),
+        # read at another place than that which is added to
+        *(
+            "%h = arith.floormod %bx, %c8 : int32 " + over_rows(
+                ADD.replace("%x = tile.load %s[%k, %j]", "%x = tile.load %s[%k, %c1]").replace("%t[%j]", f"%t[{to}]")
+                + f"%v = tile.load %t[{place}] : float32 tile.store %v, %c[%k, %c2]"
+            )
+            for to, place in (("%h", "%bx"), ("%bx", "%h"), ("%c3", "%c4"), ("%bx", "%c3"), ("%c3", "%bx"))
+        ),
         over_rows(each_column(ADD.replace("arith.add", "arith.mul") + PUT)),
         over_rows(each_column((ADD + PUT).replace("%t[", "%C["))),  # in memory
     ],

@@ -515,6 +515,11 @@ REFUSED = {
            %z = arith.sub %x, %y : float32 tile.store %z, %v[%i] }""",
         "T.reduce_sum",
     ),
+    "an index": ("PAR { %f = arith.cast %i : float32 tile.store %f, %v[%c0] }", "write the same element of v"),
+    "the point's own number": (
+        "%n = tile.alloc : buffer<2*int32, shared> PAR { tile.store %i, %n[%c0] }",
+        "write the same element of n",
+    ),
     "accumulated local": (
         """%t = tile.alloc : buffer<float32, local> tile.store %c0.0, %t
            PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %t : float32
@@ -527,6 +532,17 @@ REFUSED = {
            scf.if %c { tile.store %c1.0, %t scf.yield } { scf.yield }
            %y = tile.load %t : float32 tile.store %y, %a[%i, %j] }""",
         "t keeps a value from one iteration to the next",
+    ),
+    "a local without a name": (
+        """%0 = tile.alloc : buffer<float32, local> tile.store %c0.0, %0
+           PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %0 : float32
+           %z = arith.add %x, %y : float32 tile.store %z, %0 }""",
+        "a local variable keeps a value from one iteration to the next",
+    ),
+    "a local without a name read after": (
+        """%0 = tile.alloc : buffer<float32, local> PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %0 }
+           %y = tile.load %0 : float32 tile.store %y, %v[%c0]""",
+        "a local variable has a value for each iteration",
     ),
     "local read after": (
         """%t = tile.alloc : buffer<float32, local> PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %t }

@@ -294,3 +294,12 @@ def test_arrays_at_numbers_are_divided() -> None:
         "tile.store %y, %A[%tx]",
         "tile.store %w, %B[%tx]",
     ]
+
+
+@pytest.mark.parametrize(("value", "own"), [("%c0.5", False), ("%x", True)])
+def test_an_array_that_a_parallel_of_threads_fills(value: str, own: bool) -> None:
+    """It is one for all threads, if all put the same into it."""
+    found = lines(f"""{LOAD} tile.parallel {{extents = (2,)}} (%i: int32) {{ tile.store {value}, %loc[%i] }}
+      %y = tile.load %loc[%c1] : float32 tile.store %y, %B[%tx]""")
+    (store,) = [line for line in found if line.startswith("tile.store") and "%loc" in line]
+    assert ("[%tx, " in store or "[%tx_1, " in store) is own, found

@@ -12,7 +12,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.runtime.fake_gpu import Driver, pretend, tensor
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.runtime import launch_triton
+from tiledsl.runtime import launch_source, launch_triton
 
 
 def test_one_device_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +138,29 @@ def test_what_torchs_tracer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_descriptor_that_the_launcher_takes_apart_is_one_argument() -> None:
     call = launch_triton.DriverCall(print, (), as_tuple=False, descriptors=None)
     assert call.descriptor(0, "described") == ("described",)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_watches_launches_is_asked_unless_it_is_known_that_nobody_does(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook whose list of calls cannot be looked into may be anything."""
+    hook = types.SimpleNamespace(calls=[])
+    other = hook if known else types.SimpleNamespace(calls=())
+    for hooks in ((hook, other), (other, hook)):
+        runtime = types.SimpleNamespace(launch_enter_hook=hooks[0], launch_exit_hook=hooks[1])
+        monkeypatch.setattr(launch_triton, "knobs", lambda runtime=runtime: (runtime, types.SimpleNamespace()))
+        condition = launch_source.quiet_condition(launch_source.Writer())
+        assert condition == "not is_watched()" if not known else "enter_hooks" in condition
+    monkeypatch.setattr(launch_triton, "knobs", lambda: None)
+    assert launch_source.quiet_condition(launch_source.Writer()) == "not is_watched()"
+
+
+def test_plans_allocate_as_compiled_graphs_of_torch_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    guards = pytest.importorskip("torch._C._dynamo.guards")
+    launch_triton.fast_empty.cache_clear()
+    assert launch_triton.fast_empty() is guards._empty_strided_cuda
+    launch_triton.fast_empty.cache_clear()
+    monkeypatch.delattr(guards, "_empty_strided_cuda")
+    assert launch_triton.fast_empty() is launch_triton.torch_empty
+    launch_triton.fast_empty.cache_clear()

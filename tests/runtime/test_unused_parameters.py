@@ -142,3 +142,10 @@ def test_what_stands_for_none_has_the_sizes_that_numbers_give() -> None:
     params = [Parameter("n", "int32", False), Parameter("A", "float32", False, ("n", "k"))]
     shape = stand_in(params[1], params, [5, None]).shape  # in a failed assertion, a tensor without memory is printed
     assert shape == (5, 1)
+
+
+def test_what_stands_for_none_is_kept_for_calls_of_the_same_sizes() -> None:
+    launcher = built(False).caller(3)
+    made = [launcher._converted((None, torch.zeros(size), torch.zeros(size)))[0] for size in (70, 70, 64, 70)]
+    same, sizes = [each is made[0] for each in made], [each.shape[0] for each in made]
+    assert (same, sizes) == ([True, True, False, True], [70, 70, 64, 70])

@@ -104,7 +104,7 @@ class _DigitReader(Reader):
             if isinstance(op, arith.ShrOp) and divisor is not None:
                 divisor = 1 << divisor if 0 <= divisor < 31 else None
             elif isinstance(op, arith.AndOp) and divisor is not None:
-                divisor = divisor + 1 if divisor >= 0 and not divisor & divisor + 1 else None
+                divisor = divisor + 1 if not divisor & divisor + 1 else None
             divided = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
             self.divides |= divided is not None and bool(op.result.shape)
             return divided

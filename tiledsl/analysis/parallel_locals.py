@@ -42,9 +42,8 @@ def _first_writes(region: Region, buffers: set[Value], written: set[Value]) -> N
             if op.buffer in buffers and (isinstance(op, tile.WriteOp) or op.mask is None):
                 written.add(op.buffer)
         elif isinstance(op, (tile.LoadOp, tile.ReadOp)) and op.buffer in buffers and op.buffer not in written:
-            name = op.buffer.name or "a local variable"
             raise TileError(
-                f"T.Parallel: {name} keeps a value from one iteration to the next",
+                f"T.Parallel: {_called(op.buffer)} keeps a value from one iteration to the next",
                 op.loc,
                 ["iterations of T.Parallel have no order: use T.serial, or T.reduce_sum on a tile of the terms"],
             )
@@ -57,13 +56,16 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
             if buffer not in inner.operands:
                 continue
             if isinstance(inner, (tile.LoadOp, tile.ReadOp)) and not is_in_parallel(inner):
-                name = buffer.name or "a local variable"
                 raise TileError(
-                    f"{name} has a value for each iteration of T.Parallel, so none after it",
+                    f"{_called(buffer)} has a value for each iteration of T.Parallel, so none after it",
                     inner.loc,
                     [("it is written in this T.Parallel", parallel.loc)],
                 )
             return
+
+
+def _called(buffer: Value) -> str:
+    return buffer.name or "a local variable"
 
 
 def is_in_parallel(op: Operation) -> bool:

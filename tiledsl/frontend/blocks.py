@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tiledsl.dialects import scf
@@ -27,6 +28,7 @@ from tiledsl.language.expression import (
 )
 from tiledsl.language.float4 import Float4Buffer, Float4Reference
 from tiledsl.language.operations import copy
+from tiledsl.location import Loc
 
 _CHANGING = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update"}
@@ -95,6 +97,20 @@ class Blocks(Expressions):
         if type(value) is tuple and isinstance(node, syntax.Tuple) and len(value) == len(node.elements):
             return tuple(self._held(*each) for each in zip(node.elements, value, strict=True))
         return snapshot(value)
+
+    @contextmanager
+    def on_device(self, region: Region, loc: Loc, repeats: bool) -> Iterator[None]:
+        """Inside, statements become operations in a region of a loop (`repeats`) or a branch."""
+        self._device_depth += 1
+        try:
+            with self.ctx.inside(region), self.names.device_region(loc, repeats=repeats):
+                yield
+        finally:
+            self._device_depth -= 1
+
+    def assign_indices(self, target: syntax.Expression, indices: Sequence[Any]) -> None:
+        """A single index is itself, unless the target is a tuple; several are one."""
+        self.assign(target, tuple(indices) if len(indices) > 1 or is_tuple(target) else indices[0])
 
     def assign(self, target: syntax.Expression, value: Any) -> None:
         self.ctx.builder.loc = target.loc
@@ -223,12 +239,10 @@ class Blocks(Expressions):
     ) -> None:
         self.ctx.builder.loc = loc
         regions = [Region(), Region()]
-        self._device_depth += 1
         for region, statements in zip(regions, (body, orelse), strict=True):
-            with self.ctx.inside(region), self.names.device_region(loc, repeats=False):
+            with self.on_device(region, loc, repeats=False):
                 self.block(statements)
             scf.yielding(region)
-        self._device_depth -= 1
         self.ctx.builder.insert(scf.IfOp(condition, result_types=[], regions=regions, loc=loc))
 
     def _need_kernel(self, what: str, node: syntax.Node) -> None:

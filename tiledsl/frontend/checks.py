@@ -8,8 +8,8 @@ from lark import Token
 
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
+from tiledsl.frontend.indentation import token_loc
 from tiledsl.frontend.syntax import Expression, Parameter
-from tiledsl.location import Loc
 
 _PLACES = (syntax.Name, syntax.Attribute, syntax.Subscript)
 
@@ -42,7 +42,7 @@ def ordered_parameters(items: Sequence[Parameter | Token], file: str) -> tuple[P
     needs_default = False
     for at, item in enumerate(items):
         if isinstance(item, Token):
-            loc = Loc(file, item.line or 1, item.column or 1, item.end_line or 1, item.end_column or 1)
+            loc = token_loc(file, item)
             if item == "/":
                 if not parameters or stage or any(p.kind for p in parameters):
                     raise TileError("'/' must follow at least one parameter and come before any '*'", loc)

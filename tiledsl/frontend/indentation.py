@@ -27,6 +27,10 @@ _INSTEAD = {
 }
 
 
+def token_loc(file: str, token: Token) -> Loc:
+    return Loc(file, token.line or 1, token.column or 1, token.end_line or 1, token.end_column or 1)
+
+
 class LineStructure(PostLex):
     """Rewrites the token stream as Python's tokenizer would: no newlines in brackets, indents and dedents outside.
 
@@ -48,7 +52,7 @@ class LineStructure(PostLex):
 
     def loc(self, token: Token) -> Loc:
         """The range of a token."""
-        return Loc(self.file, token.line or 1, token.column or 1, token.end_line or 1, token.end_column or 1)
+        return token_loc(self.file, token)
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
         line_shift, column_shift, one_expression = self.line_shift, self.column_shift, self.one_expression

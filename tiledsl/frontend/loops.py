@@ -121,12 +121,10 @@ class Loops(Blocks):
                 jumps.stop.store(False)
         self.ctx.jumps.append(jumps)
         self.ctx.loops.append(tile_loop)
-        self._device_depth += 1
         try:
-            with self.ctx.inside(region), self.names.device_region(node.loc, repeats=True):
+            with self.on_device(region, node.loc, repeats=True):
                 body()
         finally:
-            self._device_depth -= 1
             self.ctx.loops.pop()
             self.ctx.jumps.pop()
 
@@ -183,11 +181,9 @@ class Loops(Blocks):
         region = Region([INT32])
         (index,) = region.args
         bounds = [as_value(0, "int32"), stop, as_value(1, "int32")]
-        self._device_depth += 1
-        with self.ctx.inside(region), self.names.device_region(node.loc, repeats=True):
+        with self.on_device(region, node.loc, repeats=True):
             start = binary("mul", Scalar(index), size)
             self._chunks(node, loop, axes[1:], {**starts, axes[0]: start})
-        self._device_depth -= 1
         scf.yielding(region)
         self.ctx.builder.insert(scf.ForOp(*bounds, [], regions=[region], loc=node.loc))
 
@@ -198,7 +194,7 @@ class Loops(Blocks):
             indices: list[Any] = [Scalar(arg) for arg in region.args]
             for axis, start in starts.items():
                 indices[axis] = start + indices[axis]
-            self.assign(node.target, tuple(indices) if len(indices) > 1 or is_tuple(node.target) else indices[0])
+            self.assign_indices(node.target, indices)
             self.ctx.builder.loc = node.loc
             inside = None
             for index, limit in zip(indices, loop.limits, strict=False):
@@ -236,7 +232,7 @@ class Loops(Blocks):
                 indices.insert(0, remaining % size)
                 remaining = remaining // size
             indices = indices[-len(loop.domain) :]
-            self.assign(node.target, tuple(map(snapshot, indices)) if len(indices) > 1 else indices[0])
+            self.assign_indices(node.target, [*map(snapshot, indices)])
             self._guarded(node, node.body)
 
         values = [as_value(x, "int32") for x in (loop.index, total, loop.wave_size)]

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.blocks import is_tuple
 from tiledsl.frontend.expressions import Expressions, snapshot
 from tiledsl.frontend.jumps import JUMPS, Jumps, called, jumping
 from tiledsl.frontend.loops import Loops
@@ -133,7 +132,7 @@ class Statements(Loops):
                 if target is not None:
                     indices = tuple(Scalar(arg) for arg in region.args)
                     self._rename(target, region)
-                    self.assign(target, indices if len(indices) > 1 or is_tuple(target) else indices[0])
+                    self.assign_indices(target, indices)
                 leaves = Jumps(ctx, stops=False) if "return" in jumping(node.body, self.names) else None
                 if leaves is not None:
                     leaves.skip.store(False)

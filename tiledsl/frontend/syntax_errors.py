@@ -46,12 +46,8 @@ def explain(error: UnexpectedInput, lines: LineStructure, text: str, line_shift:
     if lines.open_brackets and lines.open_brackets[-1].line != loc.line:
         opener = lines.open_brackets[-1]
         notes.append((f"inside '{opener}', which was opened", lines.loc(opener)))
-    history = error.token_history or []
-    before = history[-1] if history else None
     if token == "=" and "EQUAL" in error.expected:
         notes.append("to compare, write '=='")
-    elif before is not None and before.type == "FSTRING":
-        notes.append("inside an f-string's braces, use other quotes than those around it")
     return TileError(message, loc, notes)
 
 

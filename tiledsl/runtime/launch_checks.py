@@ -114,7 +114,7 @@ def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[
             for dim, size in zip(other.shape, given.shape):
                 if isinstance(dim, str):
                     sizes.setdefault(dim, size)
-        elif isinstance(given, int) and not other.is_tensor:
+        elif not other.is_tensor:
             sizes[other.name] = given
     formulas = [pair for each in params for pair in each.formulas.items()]
     for name, formula in formulas * len(formulas):  # what one tells may be what another one needs

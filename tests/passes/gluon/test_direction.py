@@ -76,6 +76,22 @@ def check(body: str, expected: int | None) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        '%c = arith.cmp %bx, %s {predicate = "lt"} : bool\n%x = arith.select %c, %bx, %s : int32',
+        '%x = arith.cmp %bx, %s {predicate = "lt"} : bool',
+        "%x = tile.load %N[%bx] : int32",
+        '%v = arith.cast %bx : float32\n%x = arith.math [%v] {function = "exp"} : float32',
+        "%x = arith.not %bx : int32",
+    ],
+)
+def test_of_other_operations_nothing_is_known(body: str) -> None:
+    kernel = kernel_of(program(body))
+    value = next(value for op in kernel.walk() for value in op.results if value.name == "x")
+    assert _direction(value, {kernel.regions[0].args[0]: 1}) is None
+
+
+@pytest.mark.parametrize(
     ("bounds", "grows"),
     [
         ([("%c0", "%bx")], True), ([("%c0", "%s")], False), ([("%bx", "%c8")], False), ([("%c0", "%rest")], False),

@@ -11,12 +11,13 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.gluon.test_merge_softmax_loops import SHAPES, attention, loops_of
 from tests.passes.gluon.test_merge_softmax_loops import results as attention_results
+from tests.passes.ir_cases import kernel_of, program
 from tests.support.executor import run
 from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.gluon.lazy_rescale import rescale_lazily
+from tiledsl.passes.gluon.lazy_rescale import _bounded, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 
 ROWS, KEYS, TILE, DIM = 16, 64, 8, 16
@@ -255,3 +256,34 @@ def test_chains_of_loops(name: str, merged: bool) -> None:
     out, lse = attention_results(root, shape["queries"], shape["keys"])
     np.testing.assert_allclose(out, expected[0], rtol=0, atol=2e-3)
     np.testing.assert_allclose(lse, expected[1], rtol=1e-5, atol=1e-5)
+
+
+ROW = "tensor<4xfloat32>"
+LARGEST = f'%m = tensor.reduce %t {{kind = "max", axis = 1}} : {ROW}\n'
+OTHERS = f'%n = tensor.reduce %u {{kind = "max", axis = 1}} : {ROW}\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (LARGEST + f"%x = arith.mul %m, %c1.0 : {ROW}", [("t", 1.0)]),
+        (LARGEST + f"%x = arith.max %m, %old : {ROW}", [("t", 1.0)]),
+        (f"{LARGEST}%h = arith.mul %m, %c0.5 : {ROW}\n{OTHERS}%b = arith.max %h, %n : {ROW}\n"
+         f"%x = arith.mul %c3.0, %b : {ROW}", [("t", 1.5), ("u", 3.0)]),
+        # Times a number that is not positive the largest is the smallest, or nothing.
+        (f"{LARGEST}%b = arith.max %m, %old : {ROW}\n%x = arith.mul %b, %c0.0 : {ROW}", []),
+        (f"{LARGEST}%b = arith.max %m, %old : {ROW}\n%x = arith.mul %b, %c-1.0 : {ROW}", []),
+        (LARGEST + f"%x = arith.mul %m, %c0.0 : {ROW}", []), (LARGEST + f"%x = arith.mul %m, %c-2.0 : {ROW}", []),
+        (f'%x = tensor.reduce %t {{kind = "min", axis = 1}} : {ROW}', []),
+        ('%x = tensor.reduce %t {kind = "max", axis = 0} : tensor<8xfloat32>', []),
+        (f"%x = arith.min %old, %old : {ROW}", []),
+    ],
+)  # fmt: skip
+def test_which_tiles_do_not_exceed_a_row_of_maxima(body: str, found: list[tuple[str, float]]) -> None:
+    head = """%i = tensor.iota {axis = 0} : tensor<4x1xint32>
+      %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+      %t = tile.load %A[%i, %j] : tensor<4x8xfloat32>
+      %u = tile.load %B[%i, %j] : tensor<4x8xfloat32>
+      %old = arith.constant {value = 2.0} : tensor<4xfloat32>\n"""
+    made = {value.name: value for op in kernel_of(program(head + body)).walk() for value in op.results}
+    assert [(tile.name, factor) for tile, factor in _bounded(made["x"])] == found

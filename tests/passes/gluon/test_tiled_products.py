@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.passes.ir_cases import body_lines, filecheck, kernel_of, program
-from tiledsl.analysis.gluon.plan import products_in_flight
+from tiledsl.analysis.gluon.plan import product_stages, products_in_flight
 from tiledsl.analysis.gluon.softmax_loops import NotRecognised
 from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product
 from tiledsl.dialects import scf, tensor
@@ -98,3 +100,31 @@ def test_rows_of_columns_have_two_dimensions_from_the_start(made: str, row: bool
         tile.print [%x]
         """,
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "depth", "wrong"),
+    [
+        ("float8_e5m2", 16, 32, ""), ("float8_e5m2", 16, 16, "extent 16 is not a power of two from 32 to 256"),
+        ("float8_e5m2", 16, 96, "extent 96 is not"), ("float8_e5m2", 8, 32, "extent 8 is not a power of two from 16"),
+        ("float8_e5m2", 48, 32, "extent 48 is not"), ("float8_e5m2", 256, 256, ""),
+        ("float8_e5m2", 16, 512, "extent 512 is not"),
+        ("float16", 16, 16, ""), ("float16", 16, 8, "extent 8 is not a power of two from 16 to 256"),
+    ],
+)  # fmt: skip
+def test_tiles_that_gluon_multiplies(dtype: str, columns: int, depth: int, wrong: str) -> None:
+    body = f"""
+    %a = arith.constant {{value = 0.0}} : tensor<64x{depth}x{dtype}>
+    %b = arith.constant {{value = 0.0}} : tensor<{depth}x{columns}x{dtype}>
+    %zero = arith.constant {{value = 0.0}} : tensor<64x{columns}xfloat32>
+    %r = scf.for %c0, %c4, %c1[%zero] {{num_stages = 3}} : tensor<64x{columns}xfloat32>
+        (%k: int32, %acc: tensor<64x{columns}xfloat32>) {{
+      %d = tensor.dot %a, %b, %acc : tensor<64x{columns}xfloat32>
+      scf.yield [%d] }}"""
+    made: Any = {op.results[0].name: op for op in kernel_of(program(body)).walk() if op.results}
+    found = TiledProduct(made["r"], made["a"], made["b"], made["d"], 0, (), (), (), ())
+    if wrong:
+        with pytest.raises(NotRecognised, match=f"a tile's {wrong}"):
+            product_stages(found, 1, 0, 1 << 20, [])
+    else:
+        assert product_stages(found, 1, 0, 1 << 20, []) == 3

@@ -1,0 +1,85 @@
+"""What a kernel for Gluon makes of its grid: persistent programs that take blocks, or a block for each program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.passes.ir_cases import filecheck, kernel_of, program
+from tiledsl.dialects.tile import KernelOp
+from tiledsl.ir.printer import print_op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.lower_to_triton import LowerToTriton
+
+GROWING = "scf.for %c0, %by, %c1 (%k: int32) { scf.yield }"
+
+
+def lowered(grid: Sequence[int | str], body: str = "", persistent: bool = True) -> str:
+    """The program after lower-to-triton; its kernel uses all indices."""
+    stores = [f"tile.store %f, %A[{name}, %c0] {{guarded = true}}" for name in ("%bx", "%by", "%bz")[: len(grid)]]
+    made = program("\n".join([body, *stores]), grid=grid, parameters="A: 64*96*float32, f: float32, s: int32, t: int32")
+    kernel = kernel_of(made)
+    assert isinstance(kernel, KernelOp)
+    kernel.set_option("emitter", "gluon")
+    if not persistent:
+        kernel.set_option("persistent", False)
+    LowerToTriton().run(made)
+    verify(made.root)
+    return print_op(made.root)
+
+
+@pytest.mark.parametrize(
+    ("grid", "body", "expected"),
+    [
+        (("%s",), "", """
+            CHECK: %programs = arith.min %s, %multiprocessors : int32
+            CHECK: triton.launch [%programs]
+            CHECK: %item = gluon.work_item_id %s_1 : int32
+            CHECK-NOT: arith.trunc"""),
+        ((3, "%t"), "", """
+            CHECK: [[BLOCKS:%[0-9]+]] = arith.mul %{{[0-9]+}}, %t : int32
+            CHECK: %programs = arith.min [[BLOCKS]], %multiprocessors : int32
+            CHECK: %item = gluon.work_item_id
+            CHECK-NEXT: %bx = arith.truncmod %item, %grid0_1 : int32
+            CHECK-NEXT: %by = arith.truncdiv %item, %grid0_1 : int32"""),
+        (("%s", "%t", 4), "", """
+            CHECK: %item = gluon.work_item_id
+            CHECK-NEXT: %bx = arith.truncmod %item, %s_1 : int32
+            CHECK-NEXT: [[REST:%[0-9]+]] = arith.truncdiv %item, %s_1 : int32
+            CHECK-NEXT: %by = arith.truncmod [[REST]], %t_1 : int32
+            CHECK-NEXT: %bz = arith.truncdiv [[REST]], %t_1 : int32"""),
+        (("%s", "%t", 4), GROWING, """
+            CHECK: [[OTHERS:%[0-9]+]] = arith.mul %s, %grid2 : int32
+            CHECK-NEXT: [[BLOCKS:%[0-9]+]] = arith.mul %t, [[OTHERS]] : int32
+            CHECK-NEXT: %programs = arith.min [[BLOCKS]], %multiprocessors : int32
+            CHECK: %by, %rest = gluon.longest_first %t_1, %{{[0-9]+}} : int32, int32
+            CHECK-NEXT: %bx = arith.truncmod %rest, %s_1 : int32
+            CHECK-NEXT: %bz = arith.truncdiv %rest, %s_1 : int32"""),
+        (("%s", "%t"), GROWING, """
+            CHECK: %by, %rest = gluon.longest_first %t_1, %s_1 : int32, int32
+            CHECK-NOT: arith.trunc
+            CHECK: arith.mul %rest,"""),
+    ],
+)  # fmt: skip
+def test_persistent_programs_take_one_block_after_the_other(
+    grid: Sequence[int | str], body: str, expected: str
+) -> None:
+    """The first index changes fastest, or the one with which loops get longer; indices keep their names."""
+    filecheck(lowered(grid, body), expected)
+
+
+def test_a_program_for_each_block() -> None:
+    """The longest blocks come first."""
+    filecheck(
+        lowered(("%s", "%t", 4), GROWING, persistent=False),
+        """
+        CHECK: triton.launch [%s, %t, %grid2]
+        CHECK: %bx = triton.program_id {axis = 0} : int32
+        CHECK-NEXT: %by = triton.program_id {axis = 1} : int32
+        CHECK: [[LAST:%[0-9]+]] = arith.sub %t_1, %{{[0-9]+}} : int32
+        CHECK-NEXT: %by_1 = arith.sub [[LAST]], %by : int32
+        CHECK-NEXT: %bz = triton.program_id {axis = 2} : int32
+        CHECK: scf.for %c0, %by_1, %c1
+        """,
+    )

@@ -83,3 +83,21 @@ def test_a_program_for_each_block() -> None:
         CHECK: scf.for %c0, %by_1, %c1
         """,
     )
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("extent", [1, 2])
+def test_a_single_block_has_no_order(extent: int, persistent: bool) -> None:
+    found = lowered(("%s", extent), GROWING, persistent)
+    assert ("gluon.longest_first" in found) == (extent > 1 and persistent)
+    assert ("arith.sub" in found) == (extent > 1 and not persistent)
+
+
+def test_blocks_from_the_last_to_the_first() -> None:
+    filecheck(
+        lowered(("%s", 6), GROWING, persistent=False),
+        """
+        CHECK: [[LAST:%[0-9]+]] = arith.constant {value = 5} : int32
+        CHECK-NEXT: %by_1 = arith.sub [[LAST]], %by : int32
+        """,
+    )

@@ -96,7 +96,8 @@ ATTENTION = f"""
 %one = arith.constant {{value = 1.0}} : {TILE}
 %q = tile.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}
 %wide = arith.cast %q : {TILE}
-%r, %last = scf.for %c0, %c4, %c1[%zero, %zero] : {TILE}, {TILE} (%k: int32, %acc: {TILE}, %old: {TILE}) {{
+%r, %last, %rest = scf.for %c0, %c4, %c1[%zero, %zero, %one] : {TILE}, {TILE}, {TILE}
+    (%k: int32, %acc: {TILE}, %old: {TILE}, %plain: {TILE}) {{
   %keys = tile.load_block %K[%k, %c0] {{axes = (0, 1)}} : {HALF}
   %kt = tensor.transpose %keys {{permutation = (1, 0)}} : {HALF}
   %scores = tensor.dot %q, %kt, %zero : {TILE}
@@ -105,7 +106,8 @@ ATTENTION = f"""
   %scaled = arith.mul %acc, %old : {TILE}
   %o = tensor.dot %p, %v, %scaled : {TILE}
   %next = arith.add %old, %scores : {TILE}
-  scf.yield [%o, %next]
+  %also = arith.add %plain, %scores : {TILE}
+  scf.yield [%o, %next, %also]
 }}
 tile.store_block %r, %O[%c0, %c0] {{axes = (0, 1)}}
 """
@@ -115,7 +117,7 @@ OPERANDS = "Q: 64*16*float16, K: 64*16*float16, V: 64*16*float16, O: 16*16*float
 def recognised(*changes: tuple[str, str]) -> SoftmaxLoops:
     text, parameters = ATTENTION, OPERANDS
     for before, after in changes:
-        assert before in text
+        assert before in text or before in parameters
         text, parameters = text.replace(before, after), parameters.replace(before, after)
     return find_softmax_loops(kernel_of(program(text, parameters=parameters)).body)
 
@@ -124,13 +126,19 @@ def test_a_loop_of_attention() -> None:
     found = recognised()
     (loop,) = found.loops
     names = [[op.results[0].name for op in ops] for ops in (loop.update, loop.rescale)]
-    assert names == [["p", "next"], ["scaled"]]
+    assert names == [["p", "next", "also"], ["scaled"]]
     assert [loop.keys.out.name, loop.scores.out.name, loop.values.out.name, loop.product.out.name] == [
         "keys", "scores", "v", "o"
     ]  # fmt: skip
     assert (loop.carried, found.query.out.name, [op.name for op in found.after]) == (
         0, "q", ["tile.store_block", "scf.yield"]
     )  # fmt: skip
+
+
+def test_the_accumulator_may_be_any_of_what_a_loop_carries() -> None:
+    order = [("%acc: ", "%first: "), ("%old: ", "%acc: "), ("%first: ", "%old: "), ("%o, %next", "%next, %o")]
+    (loop,) = recognised(*order).loops
+    assert (loop.carried, [op.results[0].name for op in loop.rescale]) == (1, ["scaled"])
 
 
 @pytest.mark.parametrize(
@@ -151,9 +159,9 @@ def test_a_loop_of_attention() -> None:
         ([("%kt, %zero", "%kt, %one")], "the first does not start from 0"),
         ([("%kt, %zero", "%kt, %old")], "the first does not start from 0"),
         ([("%kt, %zero : tensor<16x16xfloat32>", "%kt, %few : tensor<16x16xfloat16>"),
-          ("%next = arith.add %old, %scores", "%next = arith.add %old, %old"),
+          ("add %old, %scores", "add %old, %old"), ("add %plain, %scores", "add %plain, %old"),
           ("%q =", f"%few = arith.constant {{value = 0.0}} : {HALF}\n%q =")], "not accumulated in float32"),
-        ([(f"%zero] : {TILE}, {TILE} (%k: int32, %acc: {TILE}", f"%zero] : {HALF}, {TILE} (%k: int32, %acc: {HALF}"),
+        ([(f"%one] : {TILE}, {TILE}, {TILE}", f"%one] : {HALF}, {TILE}, {TILE}"), (f"%acc: {TILE}", f"%acc: {HALF}"),
           ("[%zero, ", "[%few, "), (f"mul %acc, %old : {TILE}", f"mul %acc, %acc : {HALF}"),
           (f"%scaled : {TILE}", f"%scaled : {HALF}"), ("tile.store_block %r, %O[%c0, %c0] {axes = (0, 1)}", ""),
           ("%q =", f"%few = arith.constant {{value = 0.0}} : {HALF}\n%q =")], "not accumulated in float32"),
@@ -161,8 +169,13 @@ def test_a_loop_of_attention() -> None:
         ([("%p, %v", "%scores, %v")], "a product of float32 and float16"),
         ([("add %old, %scores", "add %old, %acc")], "the accumulator is used for more than the second product"),
         ([("add %old, %scores", "add %old, %o")], "the second product is used in the loop"),
+        ([("[%o, %next, ", "[%o, %o, ")], "the second product is used in the loop"),
+        ([("mul %acc, %old", "mul %old, %old")], "the accumulator is used for more than the second product"),
+        ([("%v = tile.load_block %V[%k, %c0] {axes = (0, 1)} : tensor<16x16xfloat16>",
+           "%v = tile.load_block %V[%k, %c0] {axes = (0, 1)} : tensor<16x16xbfloat16>"),
+          ("V: 64*16*float16", "V: 64*16*bfloat16")], "a product of float16 and bfloat16"),
         ([("cast %scores", "cast %acc")], "a product's operand depends on the accumulator"),
-        ([("[%o, %next]", "[%o, %acc]")], "the accumulator is handed on unchanged"),
+        ([("[%o, %next, ", "[%o, %acc, ")], "the accumulator is handed on unchanged"),
         ([("%next =", "tile.store_block %old, %O[%c0, %c0] {axes = (0, 1)}\n%next =")], "tile.store_block in the loop"),
     ],
 )  # fmt: skip

@@ -130,7 +130,7 @@ def test_a_loop_of_attention() -> None:
     assert [loop.keys.out.name, loop.scores.out.name, loop.values.out.name, loop.product.out.name] == [
         "keys", "scores", "v", "o"
     ]  # fmt: skip
-    assert (loop.carried, found.query.out.name, [op.name for op in found.after]) == (
+    assert (loop.acc_position, found.query.out.name, [op.name for op in found.after]) == (
         0, "q", ["tile.store_block", "scf.yield"]
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_a_loop_of_attention() -> None:
 def test_the_accumulator_may_be_any_of_what_a_loop_carries() -> None:
     order = [("%acc: ", "%first: "), ("%old: ", "%acc: "), ("%first: ", "%old: "), ("%o, %next", "%next, %o")]
     (loop,) = recognised(*order).loops
-    assert (loop.carried, [op.results[0].name for op in loop.rescale]) == (1, ["scaled"])
+    assert (loop.acc_position, [op.results[0].name for op in loop.rescale]) == (1, ["scaled"])
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class NotRecognised(Exception):
 
 @dataclass(frozen=True)
 class SoftmaxLoop:
-    """One loop. `carried` is the position of the accumulator among its carried values.
+    """One loop. `acc_position` is the position of the accumulator among its carried values.
 
     `update` are the body's operations that do not depend on the accumulator, `rescale` those between its old value and
     the second product, in order.

@@ -36,7 +36,7 @@ BYTES = ("float8_e4m3fn", "float8_e5m2")
 class TiledProduct:
     """A kernel with one such loop.
 
-    `carried` is the position of the accumulator that the product is added to among the carried values; None where each
+    `acc_position` is that of the accumulator that the product is added to among the carried values; None where each
     product starts from zero. `beside` are the body's operations that do not depend on the product, `update` those that
     do; `before` and `after` are the operations around the loop.
     """

@@ -17,7 +17,7 @@ from tiledsl.autotuner.forks import Ended, in_forks
 from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import VARIES, rows_of
-from tiledsl.digests import digest
+from tiledsl.digests import short_digest
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Bits:
     def compiled(self, trial: Trial, orders: str) -> None:
         """Note what Triton made of a configuration; take it out if the reference's is known and other."""
         if orders:
-            trial.bit_class = digest(f"{trial.bit_class} {orders}")[:24]
+            trial.bit_class = short_digest(f"{trial.bit_class} {orders}")
             self._compare_class(trial)
 
     def _compare_class(self, trial: Trial) -> None:

@@ -27,7 +27,7 @@ def cache(*arguments: str, answer: str | None = None) -> Result:
 
 def keep(root: Path, kernel: str = "matmul", age: float = 0.0, **fields: Any) -> Key:
     """A result under a key of this machine, written `age` days ago."""
-    key = Key(kernel, {"arguments": {"M": "int:64"}, **environment(Target("interpret"), False), **fields})
+    key = Key(kernel, {"arguments": {"M": "int:64"}, **environment(Target("interpret"), False), **fields}, False)
     store = Store(root, key)
     trials = [
         Trial(0, {"block": 64}, "ok", latency=0.25),
@@ -52,7 +52,7 @@ def test_nothing_is_remembered(cache_dir: Path) -> None:
 
 def test_list(cache_dir: Path) -> None:
     old, new = keep(cache_dir, age=3, triton="3.0"), keep(cache_dir)
-    other = Store(cache_dir, Key("softmax", {}))
+    other = Store(cache_dir, Key("softmax", {}, False))
     other.append(Trial(0, {"block": 1}, "crash"))
     head, *rows = cache("list").output.splitlines()
     assert head.split() == ["kernel", "key", "configs", "best", "ms", "date", "size"]
@@ -110,7 +110,7 @@ def test_explain_a_kernel(cache_dir: Path) -> None:
     lines = cache("explain", "matmul").output.splitlines()
     assert lines[0].endswith("the newest") and lines[1].startswith("  triton: 3.0, now ")
     assert [line.strip().split(":")[0] for line in lines[3:]] == ["arguments.M", "triton"]
-    Store(cache_dir, Key("softmax", {})).append(Trial(0, {"block": 1}, "crash"))
+    Store(cache_dir, Key("softmax", {}, False)).append(Trial(0, {"block": 1}, "crash"))
     assert "not finished" in cache("explain", "softmax").output
 
 
@@ -149,7 +149,7 @@ def test_explain_a_call(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def keep_times(root: Path, M: int, times: dict[int, float | None]) -> None:
     """A result for one M; configurations without a time do not work."""
-    key = Key("matmul", {"arguments": {"M": f"int:{M}", "N": "int:8"}})
+    key = Key("matmul", {"arguments": {"M": f"int:{M}", "N": "int:8"}}, False)
     trials = [Trial(n, {"block": block}, "ok", latency=time) for n, (block, time) in enumerate(times.items())]
     for trial in trials:
         if trial.latency is None:
@@ -208,6 +208,6 @@ def test_problems_that_arguments_do_not_tell_apart_have_their_keys(cache_dir: Pa
 
 def test_table_of_nothing(cache_dir: Path) -> None:
     keep_times(cache_dir, 64, {32: None})
-    Store(cache_dir, Key("matmul", {})).append(Trial(0, {"block": 1}, "crash"))
+    Store(cache_dir, Key("matmul", {}, False)).append(Trial(0, {"block": 1}, "crash"))
     result = cache("table", "matmul")
     assert result.exit_code == 1 and "no configuration of 'matmul' has a time" in result.output

@@ -12,7 +12,7 @@ from typing import Any
 
 from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, program_text
 from tiledsl.autotuner.user_functions import errors_of
-from tiledsl.digests import digest
+from tiledsl.digests import digest, short_digest
 from tiledsl.runtime.versions import compiler_hash, driver_version, ptxas, triton_version
 from tiledsl.version import __version__
 
@@ -33,12 +33,12 @@ class Key:
 
     kernel: str
     fields: Mapping[str, Any]
-    exact: bool = field(default=False, compare=False)  # equal keys surely mean equal programs
+    exact: bool = field(compare=False)  # equal keys surely mean equal programs
 
     @functools.cached_property
     def digest(self) -> str:
         """24 hexadecimal digits."""
-        return digest(json.dumps([self.kernel, self.fields], sort_keys=True))[:24]
+        return short_digest(json.dumps([self.kernel, self.fields], sort_keys=True))
 
     def folder(self, root: Path) -> Path:
         """Where the results for this key lie under a cache folder."""

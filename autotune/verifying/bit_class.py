@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.analysis.dependence import depends_on, operands_of, reached
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.digests import digest
+from tiledsl.digests import short_digest
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.types import ELEMENTS, BufferType
@@ -83,7 +83,7 @@ def program_class(kernel: Kernel) -> BitClass:
             varies = varies or reader.varies
     if reader.ordered and target.kind == "hip":  # no layouts are read from what Triton makes for it
         parts.append(("warps", kernel.pass_configs.get(_WARPS), _threads(root)))
-    return BitClass(digest(repr(parts))[:24], varies, by_rows)
+    return BitClass(short_digest(repr(parts)), varies, by_rows)
 
 
 def values_of(kernel: Kernel) -> tile.FuncOp:
@@ -143,7 +143,7 @@ class _Reader:
         match op:
             case tile.StoreOp() | tile.StoreBlockOp():
                 name = self._buffer(op.buffer)
-                value = digest(repr(self.form(op.value)))[:24]
+                value = short_digest(repr(self.form(op.value)))
                 self.stored[name] = (self.stored.get(name, ()), value)
                 stores.append((name, value, *map(self.form, filter(None, [getattr(op, "mask", None)]))))
             case tile.AtomicOp():
@@ -337,8 +337,8 @@ class _Reader:
         """A long form as its hash: forms of forms grow without bound otherwise."""
         text = repr(form)
         if len(text) <= 400 or _marks(form):
-            return form if len(text) <= _MOST_FORMS else ("hash", digest(text)[:24], *_marks(form))
-        return ("hash", digest(text)[:24])
+            return form if len(text) <= _MOST_FORMS else ("hash", short_digest(text), *_marks(form))
+        return ("hash", short_digest(text))
 
 
 def _marks(form: Form) -> tuple[Form, ...]:

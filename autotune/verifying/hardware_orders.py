@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tiledsl.digests import digest
+from tiledsl.digests import short_digest
 
 _LAYOUT = re.compile(r"^#(\w+) = #([\w.]+)<(\{.*\})>\s*$", re.MULTILINE)
 _DOT = re.compile(r"= (tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma\w*|tt\.dot_scaled)\b(.*)$")
@@ -47,7 +47,7 @@ def hardware_orders(ttgir: str) -> str:
             source = _TYPES.search(types)
             where = types if source is None else _along(source[1], source[3], axis, layouts)
             orders.append((reduction[1], reduction[2], combine, source[2] if source else "", where))
-    return digest(repr([each for number, each in enumerate(orders) if each not in orders[:number]]))[:24]
+    return short_digest(repr([each for number, each in enumerate(orders) if each not in orders[:number]]))
 
 
 def _instruction(kind: str, body: str) -> Any:

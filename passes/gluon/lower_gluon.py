@@ -84,20 +84,23 @@ def _direction(value: Value, directions: dict[Value, int | None]) -> int | None:
 
 
 def _combined(op: Operation, numbers: Sequence[int | None]) -> int | None:
-    if None in numbers or not isinstance(op, (arith.BinaryOp, arith.NegOp, arith.CastOp)):
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
         return None
-    if isinstance(op, arith.CastOp):
-        return numbers[0]
-    if isinstance(op, arith.NegOp):
-        return -numbers[0] if numbers[0] else numbers[0]
-    a, b = numbers
-    if isinstance(op, arith.SubOp):
-        b = -b if b else b
-    elif isinstance(op, (arith.MulOp, arith.FloorDivOp, arith.TruncDivOp)):
-        factor = constant_of(op.rhs)
-        if factor is None and isinstance(op, arith.MulOp):
-            factor, a, b = constant_of(op.lhs), b, a
-        return None if factor is None or factor <= 0 or b else a
-    elif not isinstance(op, (arith.AddOp, arith.MaxOp, arith.MinOp)):
-        return None
+    match op:
+        case arith.CastOp():
+            return known[0]
+        case arith.NegOp():
+            return -known[0]
+        case arith.AddOp() | arith.MaxOp() | arith.MinOp():
+            a, b = known
+        case arith.SubOp():
+            a, b = known[0], -known[1]
+        case arith.MulOp() | arith.FloorDivOp() | arith.TruncDivOp():
+            (a, b), factor = known, constant_of(op.rhs)
+            if factor is None and isinstance(op, arith.MulOp):
+                factor, a, b = constant_of(op.lhs), b, a
+            return None if factor is None or factor <= 0 or b else a
+        case _:
+            return None
     return a or b if not (a and b) or a == b else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Region, Value
 from tiledsl.ir.rewrite import Builder, Rewriter, pattern
-from tiledsl.passes.tile_values import broadcast, reduced, reshaped, selected, zero
+from tiledsl.passes.tile_values import broadcast, reduced, selected, zero
 
 
 @pattern(tile.AtomicOp)
@@ -23,9 +23,7 @@ def unmask_cas(op: tile.AtomicOp, rw: Rewriter) -> bool:
         return True
     any_of = mask
     while any_of.shape:
-        any_of = reduced(rw, any_of, "or", len(any_of.shape) - 1) if any_of.shape[-1] > 1 else reshaped(
-            rw, any_of, any_of.shape[:-1]
-        )  # fmt: skip
+        any_of = reduced(rw, any_of, "or", len(any_of.shape) - 1)
     inside, outside = Region(), Region()
     at = Builder(inside, None, op.loc)
     value, compare = op.value, op.compare

@@ -113,7 +113,7 @@ class ParallelizeLoops(Pass):
 
     def _made_parallel(self, loop: scf.ForOp, points: range) -> bool | None:
         """Rewrite a serial loop; whether a sum of floats is another one now, or None if it stays as it is."""
-        product = product_of(loop) if self.reductions and points.step == 1 else None
+        product = product_of(loop) if self.reductions else None
         if product is not None and isolated(loop, points, [], True):
             reordered = product.reorders
             product.insert_before(loop)

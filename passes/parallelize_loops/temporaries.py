@@ -11,7 +11,7 @@ from tiledsl.ir.core import Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType
 from tiledsl.passes.parallelize_loops.independent import Access
-from tiledsl.passes.parallelize_loops.totals import extent_of, is_of_points, number_of, points_of, precedes
+from tiledsl.passes.parallelize_loops.totals import is_of_points, number_of, points_of, precedes
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ def temporary_of(ops: list[Access], loop: scf.ForOp) -> Temporary | None:
     if not isinstance(store, tile.StoreOp) or store.mask is not None or constant_of(loop.step) != 1:
         return None
     args, type = points_of(store, loop), tile.buffer_type(store.buffer)
-    if args is None or store.indices != args or type.scope == "global" or is_of_points(store.buffer):
+    if args is None or store.indices != [*args] or type.scope == "global" or is_of_points(store.buffer):
         return None
-    if type.static_shape != tuple(extent_of(arg) for arg in args):
+    if type.static_shape != tuple(args.values()):
         return None
     if is_in_parallel(loop):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import linear_form
@@ -63,7 +63,8 @@ def total_of(
     outer = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
     if args is None or len(outer) > 1 or any(op.lockstep or loop.parent is not op.body for op in outer):
         return None
-    args = [*(arg for op in outer for arg in op.body.args), *args]
+    for op in outer:
+        args |= extents_of(op)
     if tile.buffer_type(store.buffer).scope == "global" or is_of_points(store.buffer):
         return None
     for moves, is_before in ((False, same_place), (True, _one_before(loop, inside))):
@@ -93,16 +94,21 @@ def is_of_points(buffer: Value) -> bool:
     return tile.buffer_type(buffer).scope == "local" and any(isinstance(each, tile.ParallelOp) for each in around)
 
 
-def points_of(store: tile.StoreOp, loop: scf.ForOp) -> list[Value] | None:
-    """The indices of the T.Parallel around a store in a loop; None where something else stands between."""
-    args: list[Value] = []
+def points_of(store: tile.StoreOp, loop: scf.ForOp) -> dict[Value, int] | None:
+    """The indices of the T.Parallel around a store in a loop, outer ones first, with the extents of each; None where
+    something else stands between."""
+    found: dict[Value, int] = {}
     for around in ancestors(store):
         if around is loop:
-            return args
+            return found
         if not isinstance(around, tile.ParallelOp) or around.lockstep:
             return None
-        args = [*around.body.args, *args]
+        found = extents_of(around) | found
     return None
+
+
+def extents_of(parallel: tile.ParallelOp) -> dict[Value, int]:
+    return dict(zip(parallel.body.args, map(int, parallel.extents), strict=True))
 
 
 def _one_before(loop: scf.ForOp, inside: set[Value]) -> Callable[[tile.LoadOp, tile.StoreOp], bool]:
@@ -132,7 +138,7 @@ def _one_before(loop: scf.ForOp, inside: set[Value]) -> Callable[[tile.LoadOp, t
     return is_before
 
 
-def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: list[Value], moves: bool) -> bool:
+def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: Collection[Value], moves: bool) -> bool:
     """Whether a store's place has each point's index by itself, and the loop's just where it moves."""
     others = [index for index in store.indices if index not in args]
     if not {*args} <= {*store.indices} or len(others) + len(args) != len(store.indices):
@@ -155,12 +161,12 @@ def precedes(op: Operation, store: Operation, loop: scf.ForOp) -> bool:
     return True
 
 
-def _is_read_of(load: tile.LoadOp, store: tile.StoreOp, args: list[Value]) -> bool:
+def _is_read_of(load: tile.LoadOp, store: tile.StoreOp, args: Mapping[Value, int]) -> bool:
     """Whether a load is of an element that the store has written, in the same iteration."""
     for mine, theirs in zip(load.indices, store.indices, strict=True):
         if mine is theirs or constant_of(mine) is not None and constant_of(mine) == constant_of(theirs):
             continue
-        if theirs not in args or (extent := extent_of(mine)) is None or extent > (extent_of(theirs) or 0):
+        if theirs not in args or (extent := extent_of(mine)) is None or extent > args[theirs]:
             return False
     return load.mask is None
 
@@ -170,7 +176,7 @@ def extent_of(index: Value) -> int | None:
     region = index.owner
     if not isinstance(region, Region) or not isinstance(region.parent, tile.ParallelOp):
         return None
-    return int(region.parent.extents[region.args.index(index)])
+    return extents_of(region.parent)[index]
 
 
 def _is_of_rows(
@@ -201,11 +207,12 @@ def scan_total(
     does nothing else: whole tiles have no edges to mask.
     """
     store, kind, dtype = total.store, total.update.kind, total.store.buffer.dtype
-    args = points_of(store, loop) or []
+    args = points_of(store, loop)
+    assert args is not None, "a total's place is one of points"
     order = order if order is not None and {*order} == {loop.index, *args} else [loop.index, *args]
     walked = range(points.start - total.moves, points.stop)
-    extents = {arg: extent for arg in args if (extent := extent_of(arg)) is not None} | {loop.index: len(walked)}
-    shape = tuple(extents[each] for each in order)
+    sizes = {**args, loop.index: len(walked)}
+    shape = tuple(sizes[each] for each in order)
     builder = Builder.at(loop)
     type = BufferType(shape, dtype, "fragment")
     terms = builder.insert(tile.AllocOp(result_types=[type], names=[f"{store.buffer.name}_terms"])).out
@@ -250,7 +257,7 @@ def scan_total(
         behind, mapping = Builder(loop.parent, loop.next, store.loc), dict[Value, Value]()
         if args:
             region = Region([INT32 for _ in args], [arg.name for arg in args])
-            behind.insert(tile.ParallelOp(extents=tuple(extents[arg] for arg in args), regions=[region]))
+            behind.insert(tile.ParallelOp(extents=tuple(args.values()), regions=[region]))
             mapping, behind = dict(zip(args, region.args, strict=True)), Builder(region, loc=store.loc)
         place = _copied(behind, list(store.indices), loop, mapping)
         mapping[loop.index] = behind.constant(len(points) - 1, INT32)

@@ -22,7 +22,7 @@ from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
 
-KEY = Key("saxpy", {"program": "1", "gpu": "a stopwatch"})
+KEY = Key("saxpy", {"program": "1", "gpu": "a stopwatch"}, False)
 CONFIGS = [{"block": 1 << (i % 6), "stages": i // 6} for i in range(30)]
 BEST = 17
 

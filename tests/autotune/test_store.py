@@ -31,12 +31,12 @@ FIELDS = {
     "program": "f00", "arguments": {"M": "int:64", "N": "int:32"}, "gpu": "a stopwatch", "sm_count": 4,
     "driver": "550.1", "tiledsl": "0.1.0", "compiler": "abc", "triton": "3.6.0", "ptxas": "", "policy": {"rep": 100},
 }  # fmt: skip
-KEY = Key("matmul", FIELDS)
+KEY = Key("matmul", FIELDS, False)
 CONFIGS: list[dict[str, Any]] = [{"block": 64}, {"block": 32}, {"block": 16, "kind": None}]
 
 
 def changed(**fields: Any) -> Key:
-    return Key("matmul", {**FIELDS, **fields})
+    return Key("matmul", {**FIELDS, **fields}, False)
 
 
 def some_trials(configs: Any = CONFIGS) -> list[Trial]:
@@ -280,7 +280,7 @@ def test_a_journal_is_mended_under_the_lock_only(tmp_path: Path) -> None:
 
 
 def test_a_hostile_key_is_no_path(tmp_path: Path) -> None:
-    key = Key("../../etc/\x00pass wd\u00e9" * 9, {})
+    key = Key("../../etc/\x00pass wd\u00e9" * 9, {}, False)
     assert key.folder(tmp_path).parent.parent == tmp_path / "autotune" and len(key.folder(tmp_path).parent.name) <= 80
     kept(tmp_path, key)
     (tmp_path / "autotune" / "..evil").mkdir()
@@ -412,7 +412,7 @@ def test_a_miss_says_what_differs(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, "tiledsl"):
         assert Store(tmp_path, wanted).load(CONFIGS) is None
         assert Store(tmp_path, KEY).load([*CONFIGS, {"block": 8}]) is None
-        assert Store(tmp_path, Key("softmax", {})).load(CONFIGS) is None
+        assert Store(tmp_path, Key("softmax", {}, False)).load(CONFIGS) is None
     first, second, third = [record.getMessage() for record in caplog.records]
     assert KEY.digest in first and "arguments.N: int:32, now int:33; triton: 3.6.0, now 3.7.0" in first
     assert "3 of 4 configurations are known" in second and "nothing is remembered" in third
@@ -449,9 +449,8 @@ def test_what_calls_need_is_saved_where_json_has_it(tmp_path: Path) -> None:
 
 
 def test_keys_are_equal_by_what_a_result_depends_on() -> None:
-    assert Key("matmul", FIELDS, exact=True) == KEY == Key("matmul", dict(FIELDS))
-    assert KEY.exact is False
-    assert changed(gpu="another") != KEY and Key("softmax", FIELDS) != KEY
+    assert Key("matmul", FIELDS, exact=True) == KEY == Key("matmul", dict(FIELDS), exact=False)
+    assert changed(gpu="another") != KEY and Key("softmax", FIELDS, False) != KEY
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,30 @@ def main(B: T.Tensor((3, 5), "int32")):
     assert b.tolist() == [[0, 3, 6, 9, 12]] * 3
 
 
+def test_break_behind_loops_of_the_device(run: Any) -> None:
+    """A loop over Python values may still end after a T.Parallel in chunks, a device loop and a branch."""
+
+    @T.prim_func
+    def main(A: T.Tensor((3, 50), F), n: T.int32, B: T.Tensor((3, 50), F)):
+        with T.Kernel(1):
+            for row in (0, 1, 2):
+                for i in T.Parallel(n):
+                    B[row, i] = A[row, i] + 1
+                for i in T.serial(n):
+                    B[row, i] = B[row, i] * 2
+                if n > 0:
+                    B[row, 0] = 0.0
+                if row == 1:
+                    break
+            for i in T.Parallel(n):
+                B[2, i] = 3.0
+
+    a = torch.randn(3, 50)
+    want = torch.cat([(a[:2] + 1) * 2, torch.full((1, 50), 3.0)])
+    want[:2, 0] = 0
+    torch.testing.assert_close(run(main, a, 50), want)
+
+
 def test_pipelined_loops_inside_others(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((2, 4, 8), F), n: T.int32, B: T.Tensor((2, 8), F)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ ROWS, COLUMNS, DEPTH = 16, 32, 17
 
 def lines(
     a: str = "%i, %k", b: str = "%k, %j", inputs: str = "float16", target: str = "%i, %j", product: str = "mul",
-    sum: str = "add", wide: str = "float32", depth: int = DEPTH, used: int = DEPTH, extra: str = "",
+    sum: str = "add", wide: str = "float32", depth: int = DEPTH, bounds: Sequence[int] = (0, DEPTH, 1), extra: str = "",
     around: bool = False, runs: bool = True,
 ) -> list[str]:  # fmt: skip
     """The loop c += a @ b after the pass; `runs`: which keeps what the program computes."""
@@ -35,7 +36,8 @@ def lines(
         %z = arith.{product} {factors} : {wide} %o = tile.load %c[{target}] : {wide}
         %n = arith.{sum} %o, %z : {wide} tile.store %n, %c[{target}] {extra}"""
     points = f"tile.parallel {{extents = ({ROWS}, {COLUMNS})}} (%i: int32, %j: int32) {{"
-    loop = f"scf.for %c0, %c{used}, %c1 (%k: int32) {{"
+    lower, upper, step = bounds
+    loop = f"scf.for %c{lower}, %c{upper}, %c{step} (%k: int32) {{"
     nest = f"{points} {loop} {body} scf.yield }} }}" if around else f"{loop} {points} {body} }} scf.yield }}"
     (am, an), (bm, bn), (cm, cn) = sizes
     text = f"""
@@ -60,6 +62,7 @@ def lines(
         ({"a": "%k, %i"}, "tile.gemm %a, %b, %c {trans_a = true}"),
         ({"b": "%j, %k"}, "tile.gemm %a, %b, %c {trans_b = true}"),
         ({"target": "%j, %i"}, "tile.gemm %b, %a, %c {trans_a = true, trans_b = true}"),
+        ({"bounds": (DEPTH - 1, -1, -1)}, "tile.gemm %a, %b, %c"),
         ({"inputs": "bfloat16"}, "tile.gemm %a, %b, %c"),
         ({"inputs": "float32"}, 'tile.gemm %a, %b, %c {precision = "ieee"}'),
         ({"inputs": "int8", "wide": "int32"}, "tile.gemm %a, %b, %c"),
@@ -78,9 +81,11 @@ def test_outer_products(how: dict[str, Any], expected: str) -> None:
         {"product": "add"},
         {"sum": "sub"},
         {"sum": "max"},
-        {"used": DEPTH - 1},
-        {"depth": 8, "used": 8},
-        {"inputs": "float32", "depth": 1024, "used": 1024},  # whose code would be too long
+        {"bounds": (0, DEPTH - 1, 1)},
+        {"bounds": (0, DEPTH, 2)},
+        {"bounds": (1, DEPTH, 1)},
+        {"depth": 8, "bounds": (0, 8, 1)},
+        {"inputs": "float32", "depth": 1024, "bounds": (0, 1024, 1)},  # whose code would be too long
         {"extra": "tile.store %o, %C[%i, %j]"},
     ],
 )

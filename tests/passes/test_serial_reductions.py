@@ -227,6 +227,15 @@ def test_what_stays_a_loop(why: str) -> None:
     assert any("scf.for" in line for line in lines(over_columns(body)))
 
 
+def test_a_place_that_the_loop_moves_through_memory_stays_a_loop() -> None:
+    """%m[1], then %m[2], ..., which no index of the loop says."""
+    ahead = """%p = tile.load %n[%c0] : int32 %w = arith.add %p, %c1 : int32 tile.store %w, %n[%c0]"""
+    moved = """%x = tile.load %s[%c0, %k] : float32 %q = arith.floormod %w, %c6 : int32
+        %y = tile.load %m[%q] : float32 %z = arith.add %y, %x : float32 tile.store %z, %m[%q]"""
+    place = "%n = tile.alloc : buffer<1*int32, fragment> tile.fill %c0, %n "
+    assert any("scf.for" in line for line in lines(place + over_columns(ahead + moved)))
+
+
 def test_reductions_can_be_left_alone() -> None:
     assert any("scf.for" in line for line in lines(over_columns(each_row(ADDED)), reductions=False))
 

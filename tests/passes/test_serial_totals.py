@@ -151,6 +151,7 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
         # a term of rows that are written before
         over_rows(each_column("%p = arith.sub %k, %c1 : int32 " + ADD.replace("%s[%k", "%c[%p") + PUT), lower=1),
         over_rows(each_column(ADD + PUT.replace("%t[%j]", "%t[%c3]"))),
+        over_rows(each_column(f"{ADD} %r = arith.sub %c7, %j : int32 " + PUT.replace("%t[%j]", "%t[%r]"))),
         over_rows(each_column(ADD.replace("%t[%j]", "%t[%c3]") + PUT)),
         # read at another place than that which is added to
         *(

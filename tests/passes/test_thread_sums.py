@@ -121,6 +121,25 @@ def test_partial_sums_stay_where_more_is_done_to_them(body: str, options: dict[s
 
 
 @pytest.mark.parametrize(
+    ("dtype", "body", "named"),
+    [
+        ("float32", PARTS, True),
+        ("int32", PARTS, False),
+        ("float32", PARTS.replace("arith.add %q", "arith.max %q"), False),
+    ],
+    ids=["sums", "whole", "largest"],
+)
+def test_one_sum_in_place_of_partial_ones_is_another_order(dtype: str, body: str, named: bool) -> None:
+    text = f"""%s = tile.alloc : buffer<8*12*float32, fragment> %p = tile.alloc : buffer<8*4*float32, fragment>
+               %o = tile.alloc : buffer<8*float32, fragment> tile.fill %c0.0, %p {body}
+               tile.reduce %p, %o {{kind = "sum", axis = 1}}""".replace("float32", dtype)
+    if dtype == "int32":
+        text = text.replace("%c0.0", "%c0")
+    func = kernel("A: 8*12*float32, B: 8*float32", text)
+    assert ParallelizeLoops().allowances(Program(func)) == ({"reassociation"} if named else frozenset())
+
+
+@pytest.mark.parametrize(
     ("extents", "index", "merged"),
     [
         ("(3, 4)", "%f = arith.mul %i, %c4 : int32 %g = arith.add %f, %j : int32", True),

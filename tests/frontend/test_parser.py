@@ -16,6 +16,7 @@ from tests.frontend.comparison import from_python, from_tiledsl
 from tiledsl.errors import TileError
 from tiledsl.frontend import parser, syntax
 from tiledsl.frontend.parser import parse_expression, parse_function, parse_module
+from tiledsl.frontend.syntax_errors import _expected
 from tiledsl.location import Loc
 
 SNIPPETS = [
@@ -202,6 +203,50 @@ def test_an_error_of_a_parameter_list_marks_one_sign(text: str) -> None:
         parse_module(text)
     loc = caught.value.loc
     assert loc is not None and (loc.line, loc.end_line, loc.end_column - loc.column) == (1, 1, 1) and loc.column >= 10
+
+
+@pytest.mark.parametrize("field", ["a['b']", "a", "a!r", "a:>{w", "a:>4", "", "f('b')"])
+def test_quotes_that_end_an_f_string_early_are_told_of(field: str) -> None:
+    with pytest.raises(TileError) as caught:
+        parse_module(f"x = f'c{{{field}'\n")
+    assert caught.value.message == "f-string: '{' was never closed" and caught.value.loc is not None
+    assert caught.value.loc.column == 9 + field.rfind("{")  # the innermost one
+    assert caught.value.notes == ["inside an f-string's braces, use other quotes than those around it"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "words"),
+    [
+        ("", ""),
+        ("PLUS", ""),
+        ("RPAR", "')'"),
+        ("RPAR COMMA", "')' or ','"),
+        ("RPAR RSQB RBRACE COLON COMMA IN", "')', ']', '}' or ':'"),
+        ("_INDENT NAME NUMBER RETURN", "an indented block"),
+        ("RETURN NAME NUMBER", "a statement"),
+        ("NAME NUMBER", "an expression"),
+        ("NAME NUMBER RPAR", "an expression or ')'"),
+        ("NUMBER RPAR", "')'"),
+        ("NAME", "a name"),
+        ("NAME RPAR", "')' or a name"),
+        ("NAME IMPORT _NEWLINE", "the end of the line, a name or 'import'"),
+        ("DOT RPAR", "')' or '.'"),
+        ("DOT STAR RPAR", "')'"),
+        ("DOUBLE_SLASH RPAR", "')' or an operator"),
+        ("EQUAL_SIGN AS", "'=' or 'as'"),
+        ("EQUAL_SIGN RPAR", "')'"),
+    ],
+)
+def test_what_could_have_stood_there_in_words(accepted: str, words: str) -> None:
+    assert _expected(set(accepted.split())) == words
+
+
+@pytest.mark.parametrize("length", [30, 31])
+def test_long_words_are_shown_in_part(length: int) -> None:
+    with pytest.raises(TileError) as caught:
+        parse_module(f"x y{'z' * (length - 1)}\n")
+    shown = f"y{'z' * 29}" if length == 30 else f"y{'z' * 26}..."
+    assert f"unexpected '{shown}';" in caught.value.message
 
 
 def test_positions_inside_an_f_string() -> None:

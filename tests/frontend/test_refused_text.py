@@ -51,6 +51,8 @@ def compiled(body: str) -> Any:
         ("x = a \\ b", "a backslash outside a string must be the last character of its line", (2, 11, 2, 12)),
         ("x = a +", "unexpected end of the line; expected an expression", (2, 12, 2, 13)),
         ("x = f(a,\n    y = 2", "'(' was never closed", (2, 10, 2, 11)),
+        ("def g(a, *): pass", "a bare '*' must come once, before keyword-only parameters", (2, 14, 2, 15)),
+        ("def g(/, a): pass", "'/' must follow at least one parameter and come before any '*'", (2, 11, 2, 12)),
         ("x = 1\n      y = 2", "unexpected indentation: no block starts on the line before", (3, 1, 3, 7)),
     ],
 )

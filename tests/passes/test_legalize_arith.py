@@ -406,6 +406,25 @@ def test_narrow_operands_that_become_float32_keep_the_precision_that_was_asked_f
     assert line.endswith(f'{{precision = "{made}"}} : tensor<16x16xfloat32>')
 
 
+@pytest.mark.parametrize("shape", [(), (4,), (1, 4), (4, 1), (1, 4, 1), (1, 1)])
+def test_a_masked_cas_asks_once_whether_any_element_takes_part(shape: tuple[int, ...]) -> None:
+    type = f"tensor<{'x'.join(map(str, shape))}x{{}}>" if shape else "{}"
+    ramp = f"tensor.iota {{axis = {shape.index(max(shape))}}} : {type.format('int32')}" if max(shape, default=0) else ""
+    body = f"""
+    {f"%i = {ramp}" if shape else ""} %n = arith.add {"%i" if shape else "%s"}, %s : {type.format("int32")}
+    %mask = arith.cmp %n, %c2 {{predicate = "lt"}} : {type.format("bool")}
+    %x = arith.constant {{value = 7}} : {type.format("int32")} %c = arith.constant {{value = 3}} : {type.format("int32")}
+    %old = tile.atomic %x, %N[%n] mask=%mask compare=%c {{kind = "cas"}} : {type.format("int32")}
+    tile.store %old, %N[%n]"""
+    lines = after(LegalizeArith(), body)
+    asked = next(line for line in lines if line.startswith("scf.if") or " = scf.if" in line)
+    condition = asked.partition("scf.if ")[2].split()[0]
+    assert sum("tensor.reduce" in line for line in lines) == sum(size > 1 for size in shape)
+    (made,) = [line for line in lines if line.startswith(f"{condition} = ")]
+    assert made.endswith(" : bool")
+    assert not any("mask=" in line for line in lines if "tile.atomic" in line)
+
+
 @pytest.mark.parametrize("shapes", [("4", "4"), ("4", "1"), ("1", "4")])
 def test_a_cas_without_a_mask_compares_tiles_of_its_shape(shapes: tuple[str, str]) -> None:
     values, compared = shapes

@@ -101,6 +101,11 @@ class _FormatScanner:
     def error(self, message: str, at: int) -> TileError:
         return TileError(f"f-string: {message}", self.range(at, min(at + 1, len(self.text))))
 
+    def unclosed(self, at: int) -> TileError:
+        error = self.error("'{' was never closed", at)
+        error.notes.append("inside an f-string's braces, use other quotes than those around it")
+        return error
+
     def parts(self, depth: int) -> list[str | FormattedValue]:
         """Text and fields up to the end of the string or, in a format specification (depth > 0), up to its '}'."""
         pieces: list[str | FormattedValue] = []
@@ -147,6 +152,8 @@ class _FormatScanner:
         opened = self.at
         start = opened + 1
         stop = self.expression_end(start)
+        if stop == self.end:
+            raise self.unclosed(opened)
         if not self.text[start:stop].strip():
             raise self.error("an expression is missing between the braces", opened)
         value = self.parse(self.text[start:stop], *self.place(start))
@@ -172,7 +179,7 @@ class _FormatScanner:
         if self.peek() != "}":
             if self.peek():
                 raise self.error("expected '}' here", self.at)
-            raise self.error("'{' was never closed", opened)
+            raise self.unclosed(opened)
         self.at += 1
         if debug and not conversion and spec is None:
             conversion = "r"

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS, query_in_registers
+from tiledsl.analysis.gluon.plan import (
+    BARRIER_BYTES,
+    CONSUMER_REGISTERS,
+    PRODUCER_REGISTERS,
+    product_stages,
+    query_in_registers,
+)
 from tiledsl.analysis.gluon.slices import dependents
 from tiledsl.analysis.gluon.softmax_loops import NotRecognised, check_rows
 
@@ -54,6 +63,53 @@ def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(parts:
 def test_tiles_that_need_more_than_nine_tenths_of_the_registers() -> None:
     with pytest.raises(NotRecognised, match="tiles of 128 and 256 columns need 224 registers a thread of 216"):
         query_in_registers(128, 64, 256, 1)
+
+
+def a_product(dtype: str = "float16", columns: int = 64, depth: int = 64, carried: int | None = 0) -> Any:
+    """One whose loop asks for 3 stages."""
+    left = SimpleNamespace(out=SimpleNamespace(dtype=dtype))
+    op = SimpleNamespace(num_stages=3)
+    return SimpleNamespace(left=left, columns=columns, depth=depth, carried=carried, op=op, product=None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least"), [("float8_e4m3fn", 32), ("float16", 16), ("float32", 8)], ids=["float8", "float16", "float32"]
+)
+def test_extents_of_the_tiles_of_a_product(dtype: str, least: int) -> None:
+    """Powers of two, of at least the 32 bytes that an instruction takes and at most 256."""
+    plenty = 1 << 30
+    for depth in (least, 2 * least, 256):
+        assert product_stages(a_product(dtype, depth=depth), 2, 0, plenty, ()) == 3
+    for depth in (least // 2, least + 1, 3 * least, 512):
+        with pytest.raises(NotRecognised, match=f"extent {depth} is not a power of two from {least} to 256"):
+            product_stages(a_product(dtype, depth=depth), 2, 0, plenty, ())
+    for columns in (16, 128):
+        assert product_stages(a_product(columns=columns), 2, 0, plenty, ()) == 3
+    for columns in (8, 24, 512):
+        with pytest.raises(NotRecognised, match=f"extent {columns} is not a power of two from 16 to 256"):
+            product_stages(a_product(columns=columns), 2, 0, plenty, ())
+
+
+def test_stages_of_a_product_fill_shared_memory() -> None:
+    """Two consumers take 2 * 64 rows of the left tile, and 64 of the right one: 24 KiB; 16 KiB are stored."""
+    stored: Any = [SimpleNamespace(value=SimpleNamespace(dtype="float16"))]
+    stages = lambda asked, fit, short=0: product_stages(
+        a_product(), 2, asked, BARRIER_BYTES + 16 * 1024 + fit * 24 * 1024 - short, stored
+    )
+    assert [stages(asked, 5) for asked in (0, 1, 2, 4, 5, 6)] == [3, 2, 2, 4, 5, 5]
+    assert (stages(9, 3), stages(9, 3, short=1)) == (3, 2)
+    with pytest.raises(NotRecognised, match="two stages need 65536 bytes of shared memory"):
+        stages(0, 2, short=1)
+
+
+def test_sums_of_a_product_fit_the_registers() -> None:
+    """Columns / 2 of a thread, twice where each product starts from zero: nine tenths of 240, 216, are enough."""
+    assert product_stages(a_product(columns=128, carried=None), 2, 0, 1 << 30, ()) == 3
+    with pytest.raises(NotRecognised, match="sums of 256 columns need 256 registers a thread of 216"):
+        product_stages(a_product(columns=256, carried=None), 2, 0, 1 << 30, ())
+    assert product_stages(a_product(columns=256), 2, 0, 1 << 30, ()) == 3
+    with pytest.raises(NotRecognised, match="an instruction of 256 columns does not fit 3 consumers"):
+        product_stages(a_product(columns=256), 3, 0, 1 << 30, ())
 
 
 def test_what_depends_on_one_operand_of_several() -> None:

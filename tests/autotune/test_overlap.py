@@ -196,6 +196,11 @@ def test_kernels_that_differ_in_sizes_share_a_launcher(monkeypatch: pytest.Monke
         kernel(A="tensordesc<bf16[8, 8]>", n="i64"),
     ]
     assert [run._needs_launcher(each) for each in asked] == [True, False, True, True, True]
+    run.target = Target.parse("hip:gfx942")
+    assert not run._needs_launcher(kernel(A="*fp32", n="i32"))
+    run.target = Target.parse("cuda:90")
+    monkeypatch.setattr("tiledsl.autotuner.measuring.measure.can_measure", lambda target: False)
+    assert not run._needs_launcher(kernel(A="*fp32", n="i32"))
 
 
 @pytest.mark.parametrize(("target", "measures"), [("cuda:90", False), ("interpret", True), ("hip:gfx942", True)])

@@ -413,7 +413,8 @@ def test_a_masked_cas_asks_once_whether_any_element_takes_part(shape: tuple[int,
     body = f"""
     {f"%i = {ramp}" if shape else ""} %n = arith.add {"%i" if shape else "%s"}, %s : {type.format("int32")}
     %mask = arith.cmp %n, %c2 {{predicate = "lt"}} : {type.format("bool")}
-    %x = arith.constant {{value = 7}} : {type.format("int32")} %c = arith.constant {{value = 3}} : {type.format("int32")}
+    %x = arith.constant {{value = 7}} : {type.format("int32")}
+    %c = arith.constant {{value = 3}} : {type.format("int32")}
     %old = tile.atomic %x, %N[%n] mask=%mask compare=%c {{kind = "cas"}} : {type.format("int32")}
     tile.store %old, %N[%n]"""
     lines = after(LegalizeArith(), body)

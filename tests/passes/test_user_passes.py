@@ -240,6 +240,7 @@ for _each in (Listed, Remembering, Shouting):
         ({PLACE: 3}, "has 3; it must be a list of passes"),
         ({PLACE: [3]}, "has 3, which is no pass"),
         ({PLACE: [int]}, "has <class 'int'>, which is no pass"),
+        ({PLACE: int}, "has <class 'int'>; it must be a list of passes"),
         ({PLACE: ["unheard-of"]}, "no pass is named 'unheard-of'"),
         ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; did you mean 'times'?"),
         ({PLACE: [Listed([{}])]}, "Listed: its options are not fields with numbers, texts or truth values"),

@@ -559,6 +559,47 @@ def test_memory_is_filled_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert eval(text, writer.scope) == "not filled"
 
 
+@pytest.mark.parametrize("calls", [([], []), ([], None), (None, []), ("", "")])
+def test_hooks_are_read_in_the_text_where_triton_lists_them(calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others, as those of another release, or a function in their place, are for is_watched to judge."""
+    enter, leave = (types.SimpleNamespace(calls=each) for each in calls)
+    runtime = types.SimpleNamespace(launch_enter_hook=enter, launch_exit_hook=leave)
+    monkeypatch.setattr(launch_triton, "knobs", lambda: (runtime, types.SimpleNamespace()))
+    writer = launch_source.Writer()
+    text = launch_source.quiet_condition(writer)
+    if calls == ([], []):
+        assert text.startswith("(not (runtime_set or ") and writer.scope["enter_hooks"] is enter.calls
+        assert writer.scope["exit_hooks"] is leave.calls and writer.scope["runtime_set"] is vars(runtime)
+    else:
+        assert text == "not is_watched()" and writer.scope == {"is_watched": launch_triton.is_watched}
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("changed", ["", "runtime_set", "compilation_set", "enter_hooks", "exit_hooks"])
+def test_launches_are_quiet_where_no_knob_is_set_or_nobody_watches(
+    changed: str, watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = [types.SimpleNamespace(calls=[]) for _ in range(2)]
+
+    class Runtime:
+        launch_enter_hook, launch_exit_hook = hooks
+
+    monkeypatch.setattr(launch_triton, "knobs", lambda: (Runtime(), types.SimpleNamespace()))
+    monkeypatch.setattr(launch_triton, "is_watched", lambda: watched)
+    writer = launch_source.Writer()
+    text = launch_source.quiet_condition(writer)
+    if changed.endswith("hooks"):
+        writer.scope[changed].append("a profiler")
+    elif changed:
+        writer.scope[changed]["a knob"] = True
+    assert bool(eval(text, writer.scope)) is (not changed or not watched)
+
+
+def test_without_knobs_is_watched_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_triton, "knobs", lambda: None)
+    assert launch_source.quiet_condition(launch_source.Writer()) == "not is_watched()"
+
+
 def test_names_in_a_plan() -> None:
     writer = launch_source.Writer()
     assert [writer.name("a", each) for each in (None, True, 3, 0.5)] == ["None", "True", "3", "0.5"]

@@ -11,6 +11,7 @@ import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError
 from tiledsl.kernels.stored import call_fields, describe
+from tiledsl.runtime import launch
 from tiledsl.runtime.launch_checks import stand_in
 from tiledsl.runtime.parameter import Parameter
 
@@ -45,6 +46,46 @@ def test_none_for_a_tensor_that_is_not_used(own: bool) -> None:
     assert torch.equal(b, a + 1)
     kernel(torch.ones(70), a, b.zero_())  # nor is a tensor refused
     assert torch.equal(b, a + 1)
+
+
+def test_the_tensor_for_none_is_kept_for_calls_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(stand_in(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(launch, "stand_in", counted)
+    kernel = built(False)
+    for size in (70, 70, 64, 70, 64):
+        kernel(None, torch.randn(size), torch.zeros(size))
+    assert [tuple(each.shape) for each in made] == [(70,), (64,)]
+
+
+@pytest.mark.parametrize("number", [64, 0.5, "a", [1]])
+def test_what_is_no_tensor_is_refused_beside_none(number: Any) -> None:
+    with pytest.raises(TileError, match="main: A "):
+        built(False)(None, number, torch.zeros(64))
+
+
+def test_the_tensor_for_none_has_sizes_of_the_tensors_that_are_given() -> None:
+    n, m = T.dynamic("n"), T.dynamic("m")
+
+    @T.prim_func
+    def main(
+        S: T.Tensor((m,), "float32"),
+        A: T.Tensor((n,), "float32"),
+        B: T.Tensor((m,), "float32"),
+        C: T.Tensor((4,), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            C[0] = 1
+
+    kernel = tiledsl.compile(main, target="interpret")
+    some, c = torch.randn(5), torch.zeros(4)
+    kernel(None, some, None, c)
+    kernel(None, None, some, c)
+    assert c[0] == 1
 
 
 def test_none_has_the_sizes_that_others_are_computed_from() -> None:

@@ -175,11 +175,11 @@ class Launcher:
 
     def _stand_in(self, number: int, arguments: Sequence[Any]) -> Any:
         """A tensor for a parameter that is not used, kept for calls with others of the same kinds."""
-        others = [arguments[each] for each in self.tensors if arguments[each] is not None]
-        key = (
-            number,
-            *((each.shape, each.device) for each in others),
-            *(arguments[self.names.index(each)] for each in self.scalars),
+        import torch
+
+        key = number, *(
+            (each.shape, each.device) if isinstance(each, torch.Tensor) else each if isinstance(each, int) else None
+            for each in arguments
         )
         found = self.stand_ins.get(key)
         if found is None:

@@ -177,9 +177,12 @@ class Launcher:
         """A tensor for a parameter that is not used, kept for calls with others of the same kinds."""
         import torch
 
-        key = number, *(
-            (each.shape, each.device) if isinstance(each, torch.Tensor) else each if isinstance(each, int) else None
-            for each in arguments
+        key = (
+            number,
+            *(
+                (each.shape, each.device) if isinstance(each, torch.Tensor) else each if isinstance(each, int) else None
+                for each in arguments
+            ),
         )
         found = self.stand_ins.get(key)
         if found is None:

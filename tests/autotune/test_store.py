@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -449,6 +450,7 @@ def test_what_calls_need_is_saved_where_json_has_it(tmp_path: Path) -> None:
 
 
 def test_keys_are_equal_by_what_a_result_depends_on() -> None:
+    assert re.fullmatch("[0-9a-f]{24}", KEY.digest)
     assert Key("matmul", FIELDS, exact=True) == KEY == Key("matmul", dict(FIELDS), exact=False)
     assert changed(gpu="another") != KEY and Key("softmax", FIELDS, False) != KEY
 

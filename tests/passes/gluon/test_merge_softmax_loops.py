@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import tiledsl
-from tests.passes.ir_cases import kernel
+from tests.passes.ir_cases import kernel, program
 from tests.support.example_modules import load_example
 from tests.support.executor import run
+from tests.support.programs import inputs_for
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.printer import print_op
@@ -154,6 +155,47 @@ def test_loops_that_differ_in_more_stay() -> None:
     scaled.set_attribute("function", "exp")
     assert not merge_softmax_loops(loops)
     assert len(loops_of(root)) == 2
+
+
+PLAIN = "%p = arith.cast %y : float16"
+
+
+@pytest.mark.parametrize(
+    ("plain", "other", "merged"),
+    [
+        (PLAIN, f"{PLAIN} %q = arith.add %p, %h : float16", True),
+        (PLAIN, f"{PLAIN} %q = arith.neg %p : float16", True),
+        (PLAIN, f"%z = arith.neg %y : float32 %u = arith.cast %z : float16 {PLAIN} %q = arith.add %p, %u : float16", True),
+        (PLAIN, f"{PLAIN} %q = arith.cast %y : bfloat16", False),  # of another type
+        (PLAIN, "%z = arith.neg %y : float32 %q = arith.cast %z : float16", True),  # %z for %y
+        (PLAIN, "%q = arith.cast %f : float16", True),  # %f for %y, from outside of the loops
+        (PLAIN, "%z = arith.cast %f : bfloat16 %q = arith.cast %z : float16", False),  # of another type
+        (PLAIN, "%z = tile.load %A[%c1, %i] : float32 %q = arith.cast %z : float16", False),  # %c1 for %c0
+        ("", f"{PLAIN} %q = arith.neg %p : float16", False),  # no value of the plain body
+        ("", "%s2 = arith.mul %acc, %c2.0 : float32", False),
+        (PLAIN, f"{PLAIN} %q = arith.neg %p : float16 %s2 = arith.mul %acc, %c2.0 : float32", False),  # two differences
+    ],
+)  # fmt: skip
+def test_loops_merge_where_the_plain_value_stands_in_both(plain: str, other: str, merged: bool) -> None:
+    def loop(name: str, start: str, body: str) -> str:
+        used = next((each for each in ("%q", "%p") if f"{each} = " in body), "%h")
+        total = "%s2" if "%s2" in body else "%acc"
+        return f"""%{name} = scf.for %c0, %c4, %c1[{start}] : float32 (%i: int32, %acc: float32) {{
+            %y = tile.load %A[%c0, %i] : float32 {body}
+            %w = arith.cast {used} : float32 %n = arith.add {total}, %w : float32 scf.yield [%n] }}"""
+
+    made = program(f"""%h = arith.cast %f : float16
+        {loop("a", "%c0.5", plain)} {loop("b", "%a", other)} tile.store %b, %B[%c0, %c0]""").root
+    assert isinstance(made, tile.FuncOp)
+    inputs = inputs_for(made)
+    before = [each.copy() for each in inputs]
+    run(made, before)
+    assert merge_softmax_loops(loops_of(made)) is merged
+    assert len(loops_of(made)) == (1 if merged else 2)
+    verify(made)
+    run(made, inputs)
+    for got, want in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_one_loop_stays() -> None:

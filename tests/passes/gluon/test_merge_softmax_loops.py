@@ -165,7 +165,8 @@ PLAIN = "%p = arith.cast %y : float16"
     [
         (PLAIN, f"{PLAIN} %q = arith.add %p, %h : float16", True),
         (PLAIN, f"{PLAIN} %q = arith.neg %p : float16", True),
-        (PLAIN, f"%z = arith.neg %y : float32 %u = arith.cast %z : float16 {PLAIN} %q = arith.add %p, %u : float16", True),
+        (PLAIN, f"%z = arith.neg %y : float32 {PLAIN} %u = arith.cast %z : float16 %q = arith.add %p, %u : float16",
+         True),
         (PLAIN, f"{PLAIN} %q = arith.cast %y : bfloat16", False),  # of another type
         (PLAIN, "%z = arith.neg %y : float32 %q = arith.cast %z : float16", True),  # %z for %y
         (PLAIN, "%q = arith.cast %f : float16", True),  # %f for %y, from outside of the loops

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -163,6 +164,39 @@ def test_the_code_counts(own: Any, tmp_path: Path) -> None:
     assert identity(own("table_of_pass.limit", "import table_of_pass")) != with_one
 
 
+def test_how_lines_end_does_not_count(own: Any, tmp_path: Path) -> None:
+    first = identity(own())
+    path = tmp_path / "pass_module.py"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert identity(load_file(path).Own) == first
+
+
+def test_a_class_that_another_process_sent_is_what_its_text_means(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiledsl.passes import user_passes
+
+    made = own()
+    assert types_in({PLACE: [made(), "cse", Cse()], "cse.loads": False}) == {identity(made): made}
+    monkeypatch.setattr(user_passes, "_by_identity", {})
+    monkeypatch.setattr(user_passes, "_identities", WeakKeyDictionary())
+    monkeypatch.delitem(PASSES, "users-own")
+    user_passes.register({"opaque:sent": made})
+    assert identity(made) == "opaque:sent"
+    assert default_pipeline({PLACE: ["users-own#opaque:sent"]})[USUAL.index("promote-buffers") + 1] == made()
+
+
+def test_a_file_that_cannot_be_read(
+    caplog: pytest.LogCaptureFixture, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    made = own()
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        assert identity(made).startswith("opaque:") and identity(made) == identity(made)
+    assert "users-own is defined in a file that cannot be read (Permission denied): its code" in caplog.text
+
+
 def test_a_text_of_other_code_is_refused(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (text,) = normalised({}, {PLACE: [own()()]})[PLACE]
     from tiledsl.passes import user_passes
@@ -218,7 +252,12 @@ class Remembering(Nothing):
         object.__setattr__(self, "seen", [])
 
 
-for _each in (Listed, Remembering, Shouting):
+@dataclass(frozen=True)
+class Everything(Nothing):
+    name = "all"
+
+
+for _each in (Listed, Remembering, Shouting, Everything):
     del PASSES[_each.name]
 
 
@@ -247,6 +286,7 @@ for _each in (Listed, Remembering, Shouting):
         ({PLACE: [Nothing(times=0.5)]}, "Nothing: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Remembering()]}, "Remembering: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Shouting()]}, "Shouting is named 'Users_Pass'"),
+        ({PLACE: [Everything()]}, "Everything is named 'all'"),
     ],
 )
 def test_what_is_wrong_is_said(passes: Any, message: str) -> None:

@@ -40,6 +40,12 @@ def each_column(body: str) -> str:
     return f"tile.parallel {{extents = (8,)}} (%j: int32) {{ {body} }}"
 
 
+def over_wide_rows(body: str) -> str:
+    """From row 2 on, as int64."""
+    bounds = "".join(f"%w{n} = arith.constant {{value = {n}}} : int64 " for n in (1, 2, 6))
+    return f"{bounds} scf.for %w2, %w6, %w1 (%k: int64) {{ {each_column(body)} scf.yield }}"
+
+
 ADD = """%x = tile.load %s[%k, %j] : float32 %o = tile.load %t[%j] : float32
          %n = arith.add %o, %x : float32 tile.store %n, %t[%j]"""
 PUT = "%v = tile.load %t[%j] : float32 tile.store %v, %c[%k, %j]"
@@ -126,6 +132,20 @@ EARLY = "%u = tile.load %t[%j] : float32 tile.store %u, %c[%k, %j]"
         over_rows(each_column(ADD + PUT.replace("%c", "%s"))),
         each_column(over_rows(EARLY + ADD + "tile.store %n, %s[%k, %j]")),
         over_rows(each_column(NEXT), upper=5),
+        # counted in 64 bits
+        over_wide_rows(ADD + PUT),
+        over_wide_rows(STEP.replace("%k, %c1 : int32", "%k, %w1 : int64")),
+        over_rows(each_column(ADD.replace("%n = arith.add %o, %x", "%n = arith.min %x, %o") + PUT)),
+        # of two terms, one of them subtracted
+        over_rows(each_column(ADD.replace("arith.add %o, %x", "arith.sub %o, %x : float32 %n = arith.add %e, %c2.0")
+                              .replace("%n = arith.sub", "%e = arith.sub") + PUT)),
+        # a place that is the same in all iterations, beside the points'
+        over_rows(each_column((ADD + PUT).replace("%t[%j]", "%c[%c2, %j]").replace("%c[%k, %j]", "%s[%k, %j]"))),
+        # the points of two T.Parallel, one in the other
+        "%d = tile.alloc : buffer<2*8*float32, fragment> tile.fill %c0.5, %d "
+        "%e = tile.alloc : buffer<6*2*8*float32, fragment> "
+        + over_rows(f"tile.parallel {{extents = (2,)}} (%i: int32) {{ {each_column(ADD + PUT)} }}")
+        .replace("%t[%j]", "%d[%i, %j]").replace("%c[%k, %j]", "%e[%k, %i, %j]"),
     ],
 )  # fmt: skip
 def test_other_forms(body: str) -> None:
@@ -145,6 +165,11 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
         over_rows(each_column(ADD + PUT), step=2),
         over_rows(each_column(NARROW), lower=1),
         over_rows(each_column(BRANCH)),
+        # a term that may divide by 0 in the row before the first one
+        over_rows(each_column("%y = arith.floordiv %c8, %k : int32 " + ADD.replace("%s[%k", "%s[%y") + PUT), lower=2),
+        over_rows(each_column("%r = arith.sub %c5, %k : int32 " + STEP.replace("%k", "%r")), upper=5),  # the row behind
+        over_rows(each_column(STEP.replace("%n, %s[%k, %j]", "%n, %s[%k, %c1]")), lower=1),  # all to one column
+        over_rows(each_column(ADD + PUT + "%w = tile.load %t[%c2] : float32 tile.store %w, %s[%k, %j]")),
         over_rows(each_column(STEP.replace("%k, %c1", "%k, %c2")), lower=2),  # two rows before
         over_rows(each_column(STEP.replace("%s[%p, %j]", "%s[%p, %c1]")), lower=1),  # of another column
         over_rows(each_column(STEP + "%w = tile.load %s[%c5, %j] : float32 tile.store %w, %c[%k, %j]"), lower=1),

@@ -255,3 +255,80 @@ A[0] = sum(x)""")
     a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
     kernel(a, b, 3)
     assert a[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("for k in (0, 1, 2):\n    B[k] = k + 1\nelse:\n    B[7] = 9", [1, 2, 3, 0, 0, 0, 0, 9]),
+        ("for k in (0, 1, 2):\n    B[k] = k + 1\n    if k == 1:\n        break\nelse:\n    B[7] = 9", [1, 2]),
+        ("for k in (0, 1, 2):\n    if k == 1:\n        continue\n    B[k] = k + 1", [1, 0, 3]),
+        ("k = 0\nwhile k < 3:\n    B[k] = k + 1\n    k = k + 1\nelse:\n    B[7] = 9", [1, 2, 3, 0, 0, 0, 0, 9]),
+        ("k = 0\nwhile True:\n    B[k] = k + 1\n    k = k + 1\n    if k == 2:\n        break\nelse:\n    B[7] = 9", [1, 2]),
+        ("k = 0\nwhile k < 3:\n    k = k + 1\n    if k == 2:\n        continue\n    B[k] = k", [0, 1, 0, 3]),
+        # the innermost loop of each kind is the one that ends
+        ("for k in (0, 1):\n    for j in (0, 1, 2):\n        if j == 1:\n            break\n        B[4 * k + j] = 1",
+         [1, 0, 0, 0, 1]),
+        ("for k in (0, 1):\n    for i in T.serial(3):\n        if i == n:\n            break\n        B[4 * k + i] = 1",
+         [1, 0, 0, 0, 1]),
+        ("for i in T.serial(3):\n    for k in (0, 1):\n        if k == 1:\n            break\n        B[i] += 1", [1, 1, 1]),
+        ("for i in T.serial(3):\n    if i == n:\n        continue\n    B[i] = 1", [1, 0, 1]),
+        ("for i in T.serial(0, 8, 3):\n    B[i] = i + 1", [1, 0, 0, 4, 0, 0, 7]),
+        ("for i, j in T.grid(2, 3):\n    B[3 * i + j] = i - j", [0, -1, -2, 1, 0, -1]),
+        ("for i in T.grid(3):\n    B[i] = 1", [1, 1, 1]),
+        ("for (i,) in T.grid(3):\n    B[i] = 1", [1, 1, 1]),
+        ("for i, j in T.grid(2, 3):\n    if j == n:\n        continue\n    B[3 * i + j] = 1", [1, 0, 1, 1, 0, 1]),
+        ("for (i,) in T.Parallel(3):\n    B[i] = 1", [1, 1, 1]),
+        ("for i in T.Parallel(3):\n    if i == n:\n        continue\n    B[i] = 1", [1, 0, 1]),
+    ],
+)  # fmt: skip
+def test_loops(body: str, found: list[int]) -> None:
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    build(inside(body))(a, b, 1)
+    assert b.tolist() == found + [0] * (8 - len(found))
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "line"),
+    [
+        ("for i in T.serial(n):\n    pass\nelse:\n    B[0] = 1", "a device loop has no else", 8),
+        ("while n > 1:\n    B[0] = 1\nelse:\n    B[0] = 1", "a device loop has no else", 8),
+        ("for i, j in T.serial(n):\n    B[0] = 1", "this loop gives one index and names 2", 5),
+        ("for [i] in T.serial(n):\n    B[0] = 1", "this loop gives one index and names 1", 5),
+        ("for i in n:\n    B[0] = 1", "a loop needs T.serial, T.Parallel, ... or a Python sequence, not ", 5),
+        ("for i in A:\n    B[0] = 1", "a loop needs T.serial, T.Parallel, ... or a Python sequence, not ", 5),
+        ("for i, j, k in T.grid(2, 3):\n    B[0] = 1", "T.grid of 2 extents needs as many names", 5),
+        ("for i in T.grid(2, 3):\n    B[0] = 1", "T.grid of 2 extents needs as many names", 5),
+        ("for i, j in T.grid(2, 3):\n    break", "break in T.grid: it would end the innermost loop only", 5),
+        ("for i in T.Parallel(3):\n    break", "the iterations of T.Parallel are independent: there is no break", 5),
+        ("for i in T.Parallel(3):\n    T.thread_return()", "independent: there is no T.thread_return", 5),
+        ("for k in (0, 1):\n    if n > k:\n        break", "`break` of a loop that runs while the program is built", 7),
+        ("for k in (0, 1):\n    if n > k:\n        continue", "`continue` of a loop that runs while the program", 7),
+        (
+            "for k in (0, 1):\n    T.thread_return()",
+            "T.thread_return in a loop that runs while the program is built",
+            6,
+        ),
+        ("T.loop_break()", "outside of a loop", 5),
+    ],
+)
+def test_loops_that_are_refused(body: str, message: str, line: int) -> None:
+    with pytest.raises(TileError) as caught:
+        build(inside(body))
+    assert message in caught.value.message
+    assert caught.value.loc is not None and caught.value.loc.line == line
+
+
+def test_a_thread_leaves_a_kernel_from_inside_of_it() -> None:
+    with pytest.raises(TileError, match="T.thread_return leaves a kernel: it stands inside of `with T.Kernel"):
+        build(OUTSIDE.format(statement="T.thread_return()"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "index"),
+    [("int32", "int32"), ("int16", "int32"), ("uint32", "int64"), ("int64", "int64"), ("uint64", "int64")],
+)
+@pytest.mark.parametrize("bounds", ["{}", "{}, 8", "0, 8, {}"])
+def test_indices_are_as_wide_as_the_widest_bound(dtype: str, index: str, bounds: str) -> None:
+    body = f"m = T.cast(n, '{dtype}')\nfor i in T.serial({bounds.format('m')}):\n    B[0] = 1"
+    assert f"(%i: {index}) {{" in print_op(build(inside(body)).program_root())

@@ -18,7 +18,7 @@ from tiledsl.kernels import calls as jit_calls
 from tiledsl.kernels import jit
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch, launch_source, launch_triton
-from tiledsl.runtime.launch_trace import Allocation
+from tiledsl.runtime.launch_trace import Allocation, Trace
 
 
 def scaled_rows(M: Any = 64, N: int = 32, dtype: str = "float32") -> Any:
@@ -598,6 +598,53 @@ def test_launches_are_quiet_where_no_knob_is_set_or_nobody_watches(
 def test_without_knobs_is_watched_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_triton, "knobs", lambda: None)
     assert launch_source.quiet_condition(launch_source.Writer()) == "not is_watched()"
+
+
+@pytest.mark.parametrize("elsewhere", ["", "another device", "watched"])
+def test_a_bound_call_makes_anew_what_is_filled(elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.Tensor] = []
+    seen: list[int] = []
+
+    def zeros() -> torch.Tensor:
+        made.append(torch.zeros(2))
+        return made[-1]
+
+    monkeypatch.setattr(launch_source, "make", lambda writer, *_: f"{writer.name('zeros', zeros)}()")
+    monkeypatch.setattr(launch_source, "write_launches", lambda writer, *_: writer.add("seen.append(ptr_made0)"))
+    monkeypatch.setattr(launch_triton, "knobs", lambda: None)
+    monkeypatch.setattr(launch_triton, "is_watched", lambda: elsewhere == "watched")
+    monkeypatch.setattr(launch_triton, "has_one_device", lambda: False)
+    functions = (lambda: int(elsewhere == "another device"), lambda device: 7, None)
+    monkeypatch.setattr(launch_triton, "device_functions", lambda: functions)
+    writer = launch_source.Writer()
+    writer.scope |= {"seen": seen, "result": "done", "elsewhere": lambda: "elsewhere"}
+    allocated = Trace(made=[Allocation("zeros", ((2,),), torch.float32)])
+    launch_source.write_bound(writer, allocated, 0, {}, "result")
+    bound = writer.define("bound", "a bound call")
+    assert writer.indent == 0
+    if elsewhere:
+        assert bound() == "elsewhere" and not made
+    else:
+        assert (bound(), bound()) == ("done", "done")
+        assert len(made) == 2 and seen == [each.data_ptr() for each in made]
+
+
+def test_descriptors_are_kept_by_their_address_for_a_while() -> None:
+    asked = []
+
+    def descriptor(number: int, described: Any) -> tuple[Any, ...]:
+        asked.append(described)
+        return number, described
+
+    call: Any = types.SimpleNamespace(descriptor=descriptor)
+    described: Any = types.SimpleNamespace(number=2, at=lambda address: f"at {address}")
+    maps = launch_source._Maps(call, described)
+    assert maps[0] == maps[0] == (2, "at 0") and asked == ["at 0"]
+    for address in range(1024):
+        maps[address]
+    assert len(maps) == len(asked) == 1024
+    assert maps[1024] == (2, "at 1024") and len(maps) == 1
+    assert maps[0] == (2, "at 0") and len(asked) == 1026
 
 
 def test_names_in_a_plan() -> None:

@@ -87,6 +87,7 @@ class Loops(Blocks):
         self.ctx.builder.loc = node.loc
         values = [as_value(bound, dtype) for bound in bounds]
         region = Region([ScalarType(dtype)])
+        (index,) = region.args
 
         def body() -> None:
             if is_tuple(node.target):
@@ -96,7 +97,7 @@ class Loops(Blocks):
                     node.target.loc,
                     ["T.grid(a, b) and T.Parallel(a, b) give an index for each extent; T.Parallel's run at once"],
                 )
-            self.assign(node.target, Scalar(region.args[0]))
+            self.assign(node.target, Scalar(index))
             self.ctx.builder.loc = node.loc
             self._guarded(node, node.body)
 
@@ -219,9 +220,10 @@ class Loops(Blocks):
         for size in outer:
             total = total * size
         region = Region([INT32])
+        (index,) = region.args
 
         def body() -> None:
-            tile_id: Any = Scalar(region.args[0])
+            tile_id: Any = Scalar(index)
             remaining, number = tile_id // (rows * columns), tile_id % (rows * columns)
             width = loop.group_size * columns
             group = number // width

@@ -36,7 +36,7 @@ def temporary_of(ops: list[Access], loop: scf.ForOp) -> Temporary | None:
     if is_in_parallel(loop):
         return None
     reads = [op for op in ops if isinstance(op, tile.LoadOp)]
-    return None if any(precedes(op, store, loop) for op in reads) else Temporary(store, reads)
+    return None if any(precedes(op, store) for op in reads) else Temporary(store, reads)
 
 
 def expand(temporary: Temporary, loop: scf.ForOp, points: range) -> None:

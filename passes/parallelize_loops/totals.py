@@ -75,14 +75,14 @@ def total_of(
         (before,) = own
         assert isinstance(before, tile.LoadOp), "what an update begins with"
         loads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
-        early = [op for op in loads if precedes(op, store, loop)]
+        early = [op for op in loads if precedes(op, store)]
         reads = [op for op in loads if op not in early]
         if moves:
             fit = sum(before.out.uses.values()) == 1 and all(same_place(op, store) for op in loads)
         else:
             fit = all(_is_read_of(op, store, args) for op in loads)
         stores_of: Mapping[Value, Sequence[Operation]] = {**written, store.buffer: [store] if moves else []}
-        if fit and all(_is_of_rows(value, inside, stores_of, loop) for value, _ in update.terms):
+        if fit and all(_is_of_rows(value, inside, stores_of) for value, _ in update.terms):
             return Total(update, [] if moves else [before, *early], [] if moves else reads, moves)
     return None
 
@@ -150,15 +150,11 @@ def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: Co
     return still and len(moving) == moves and all(moves_with(form, loop.index, inside) for form in moving)
 
 
-def precedes(op: Operation, store: Operation, loop: scf.ForOp) -> bool:
-    """Whether an operation of the loop may run before the store in some iteration."""
+def precedes(op: Operation, store: Operation) -> bool:
+    """Whether an operation of the same loop may run before the store in some iteration."""
     around = {each.parent: each for each in (store, *ancestors(store))}
-    for each in (op, *ancestors(op)):
-        if each.parent in around:
-            return each.order < around[each.parent].order
-        if each is loop:
-            break
-    return True
+    found = next(each for each in (op, *ancestors(op)) if each.parent in around)
+    return found.order < around[found.parent].order
 
 
 def _is_read_of(load: tile.LoadOp, store: tile.StoreOp, args: Mapping[Value, int]) -> bool:
@@ -179,9 +175,7 @@ def extent_of(index: Value) -> int | None:
     return extents_of(region.parent)[index]
 
 
-def _is_of_rows(
-    value: Value, inside: set[Value], written: Mapping[Value, Sequence[Operation]], loop: scf.ForOp
-) -> bool:
+def _is_of_rows(value: Value, inside: set[Value], written: Mapping[Value, Sequence[Operation]]) -> bool:
     """Whether a term can be computed before all stores of the loop: from indices, and from what is not written yet."""
     for each in reached([value], operands_of):
         op = each.op
@@ -189,7 +183,7 @@ def _is_of_rows(
             continue
         if isinstance(op, tile.LoadOp):
             stores = written.get(op.buffer)
-            if stores is not None and not (stores and all(precedes(op, store, loop) for store in stores)):
+            if stores is not None and not (stores and all(precedes(op, store) for store in stores)):
                 return False
         elif not op.is_pure or op.regions or isinstance(op, _DIVISIONS):
             return False

@@ -241,6 +241,36 @@ def test_what_could_have_stood_there_in_words(accepted: str, words: str) -> None
     assert _expected(set(accepted.split())) == words
 
 
+@pytest.mark.parametrize(
+    ("text", "place", "message", "opened"),
+    [
+        ("x from b", "1:3", "unexpected 'from'; expected ':', ',', 'in' or the end of the line", ""),
+        ("typed X", "1:7", "unexpected 'X'; expected ':', ',', 'in' or the end of the line", ""),
+        ("x = a match b", "1:7", "unexpected 'match'; expected ',', 'in', the end of the line or an operator", ""),
+        ("x = 1\n      match y:", "2:1", "unexpected indentation: no block starts on the line before", ""),
+        ("if a:\n  match b:\n    c", "2:3", "'match' is not part of the tile language; use `if` and `elif`", ""),
+        ("f(a b)", "1:5", "unexpected 'b'; expected ')', ',', 'in' or an operator", ""),
+        ("f(a,\n  b c)", "2:5", "unexpected 'c'; expected ')', ',', 'in' or an operator", "'(' 1:2"),
+        ("f([a,\n  b c])", "2:5", "unexpected 'c'; expected ']', ',', 'in' or an operator", "'[' 1:3"),
+        ("x '''a\nb'''", "1:3", "unexpected ''''a'; expected ':', ',', 'in' or the end of the line", ""),
+        ("def f", "1:6", "unexpected end of the line; expected '('", ""),
+        ("else: x", "1:1", "unexpected 'else'; expected a statement", ""),
+    ],
+)
+def test_what_is_said_of_an_unexpected_word(text: str, place: str, message: str, opened: str) -> None:
+    with pytest.raises(TileError) as caught:
+        parse_module(text + "\n", "p.tile")
+    assert caught.value.message == message and str(caught.value.loc) == f"p.tile:{place}"
+    bracket, _, at = opened.partition(" ")
+    notes = [f"inside {bracket}, which was opened at p.tile:{at}"] if opened else []
+    assert [f"{note[0]} at {note[1]}" if isinstance(note, tuple) else note for note in caught.value.notes] == notes
+
+
+@pytest.mark.parametrize("name", ["match", "type"])
+def test_words_that_python_has_for_statements_are_names(name: str) -> None:
+    parse_module(f"{name}\n{name} = 3\n{name}(x)\n{name}.y = {name}[1]\n")
+
+
 @pytest.mark.parametrize("length", [30, 31])
 def test_long_words_are_shown_in_part(length: int) -> None:
     with pytest.raises(TileError) as caught:

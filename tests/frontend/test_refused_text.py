@@ -66,6 +66,8 @@ def test_where_a_text_is_no_program(text: str, message: str, place: tuple[int, i
         ("a +", "unexpected end of the text; expected an expression", (7, 14, 7, 15)),
         ("a +\n b *", "unexpected end of the text; expected an expression", (8, 5, 8, 6)),
         ("a ? b", "the character '?' is not part of the tile language", (7, 13, 7, 14)),
+        ("match x", "unexpected 'x'; expected ',', 'in' or an operator", (7, 17, 7, 18)),
+        ("a\n b", "unexpected 'b'; expected ',', 'in' or an operator", (8, 2, 8, 3)),
         ("a +\n ? b", "the character '?' is not part of the tile language", (8, 2, 8, 3)),
         ("a 'b", "this string is not closed on its line", (7, 13, 7, 14)),
         ("a )", "')' closes nothing: no bracket is open here", (7, 13, 7, 14)),

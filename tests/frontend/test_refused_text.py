@@ -61,6 +61,21 @@ def test_where_a_text_is_no_program(text: str, message: str, place: tuple[int, i
 
 
 @pytest.mark.parametrize(
+    ("text", "expected", "place"),
+    [
+        ("@d", "'def' or '@'", (7, 3, 7, 4)),
+        ("x = 1\n@d\n\n", "'def' or '@'", (8, 3, 8, 4)),
+        ("@d\n# c\n", "'def' or '@'", (8, 4, 8, 5)),
+        ("x = 1\nif a:\n", "an indented block", (8, 6, 8, 7)),
+    ],
+)
+def test_a_text_that_ends_too_early_ends_behind_its_last_word(
+    text: str, expected: str, place: tuple[int, int, int, int]
+) -> None:
+    check_place(text, "module", 6, 0, f"unexpected end of the text; expected {expected}", place)
+
+
+@pytest.mark.parametrize(
     ("text", "message", "place"),
     [
         ("a +", "unexpected end of the text; expected an expression", (7, 14, 7, 15)),

@@ -26,7 +26,7 @@ def explain(error: UnexpectedInput, lines: LineStructure, text: str, line_shift:
     assert isinstance(error, UnexpectedToken)
     token = error.token
     loc = _token_loc(token, lines, text, line_shift, column_shift)
-    line = text.split("\n")[loc.line - line_shift - 1] if 0 < loc.line - line_shift <= text.count("\n") + 1 else ""
+    line = text.split("\n")[loc.line - line_shift - 1]
     soft = _SOFT_KEYWORD.match(line)
     if soft and token.type != "_INDENT" and not column_shift:
         word = soft.group(1)
@@ -55,7 +55,8 @@ def _token_loc(token: Token, lines: LineStructure, text: str, line_shift: int, c
     if token.type == "_NEWLINE":
         line, column = token.line or 1, token.column or 1
         return Loc(lines.file, line, column, line, column + 1)
-    if token.type == "$END" and lines.one_expression:
+    if token.type == "$END":
+        text = text.rstrip()
         line = text.count("\n") + 1
         column = len(text) - text.rfind("\n") + (column_shift if line == 1 else 0)
         return Loc(lines.file, line + line_shift, column, line + line_shift, column + 1)

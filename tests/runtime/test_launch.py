@@ -618,7 +618,7 @@ def test_a_bound_call_makes_anew_what_is_filled(elsewhere: str, monkeypatch: pyt
     monkeypatch.setattr(launch_triton, "device_functions", lambda: functions)
     writer = launch_source.Writer()
     writer.scope |= {"seen": seen, "result": "done", "elsewhere": lambda: "elsewhere"}
-    allocated = Trace(made=[Allocation("zeros", ((2,),), torch.float32)])
+    allocated = Trace(allocations=[Allocation("zeros", ((2,),), torch.float32)])
     launch_source.write_bound(writer, allocated, 0, {}, "result")
     bound = writer.define("bound", "a bound call")
     assert writer.indent == 0

@@ -65,11 +65,11 @@ def test_tiles_that_need_more_than_nine_tenths_of_the_registers() -> None:
         query_in_registers(128, 64, 256, 1)
 
 
-def a_product(dtype: str = "float16", columns: int = 64, depth: int = 64, carried: int | None = 0) -> Any:
+def a_product(dtype: str = "float16", columns: int = 64, depth: int = 64, acc_position: int | None = 0) -> Any:
     """One whose loop asks for 3 stages."""
     left = SimpleNamespace(out=SimpleNamespace(dtype=dtype))
     op = SimpleNamespace(num_stages=3)
-    return SimpleNamespace(left=left, columns=columns, depth=depth, carried=carried, op=op, product=None)
+    return SimpleNamespace(left=left, columns=columns, depth=depth, acc_position=acc_position, op=op, product=None)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_stages_of_a_product_fill_shared_memory() -> None:
 
 def test_sums_of_a_product_fit_the_registers() -> None:
     """Columns / 2 of a thread, twice where each product starts from zero: nine tenths of 240, 216, are enough."""
-    assert product_stages(a_product(columns=128, carried=None), 2, 0, 1 << 30, ()) == 3
+    assert product_stages(a_product(columns=128, acc_position=None), 2, 0, 1 << 30, ()) == 3
     with pytest.raises(NotRecognised, match="sums of 256 columns need 256 registers a thread of 216"):
-        product_stages(a_product(columns=256, carried=None), 2, 0, 1 << 30, ())
+        product_stages(a_product(columns=256, acc_position=None), 2, 0, 1 << 30, ())
     assert product_stages(a_product(columns=256), 2, 0, 1 << 30, ()) == 3
     with pytest.raises(NotRecognised, match="an instruction of 256 columns does not fit 3 consumers"):
         product_stages(a_product(columns=256), 3, 0, 1 << 30, ())

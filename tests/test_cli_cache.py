@@ -191,7 +191,7 @@ def test_table_of_one_problem(cache_dir: Path) -> None:
     ],
 )  # fmt: skip
 def test_how_a_table_names_arguments(cache_dir: Path, text: str, shown: str) -> None:
-    key = Key("matmul", {"arguments": {"X": text}})
+    key = Key("matmul", {"arguments": {"X": text}}, False)
     Store(cache_dir, key).finish(CachedResult([Trial(0, {"block": 1}, "ok", latency=1.0)], "measured", None))
     assert cache("table", "matmul").output.startswith(f"1: X={shown}, best 1.0000 ms\n")
 
@@ -199,9 +199,9 @@ def test_how_a_table_names_arguments(cache_dir: Path, text: str, shown: str) -> 
 def test_problems_that_arguments_do_not_tell_apart_have_their_keys(cache_dir: Path) -> None:
     for fields in ({"arguments": {"M": "int:1"}}, {}):
         trials = [Trial(0, {"block": 1}, "ok", latency=1.0)]
-        Store(cache_dir, Key("matmul", fields)).finish(CachedResult(trials, "measured", None))
+        Store(cache_dir, Key("matmul", fields, False)).finish(CachedResult(trials, "measured", None))
     problems = [line.partition(": ")[2].partition(",")[0] for line in cache("table", "matmul").output.splitlines()[:2]]
-    digests = {fields.get("arguments", {}).get("M"): Key("matmul", fields).digest[:12] for fields in
+    digests = {fields.get("arguments", {}).get("M"): Key("matmul", fields, False).digest[:12] for fields in
                ({"arguments": {"M": "int:1"}}, {})}  # fmt: skip
     assert sorted(problems) == sorted([f"M=1 {digests['int:1']}", digests[None]])
 

@@ -18,7 +18,7 @@ from tiledsl.kernels import calls as jit_calls
 from tiledsl.kernels import jit
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch, launch_source, launch_triton
-from tiledsl.runtime.launch_trace import Allocation, Trace
+from tiledsl.runtime.launch_trace import Allocation
 
 
 def scaled_rows(M: Any = 64, N: int = 32, dtype: str = "float32") -> Any:
@@ -559,21 +559,6 @@ def test_memory_is_filled_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert eval(text, writer.scope) == "not filled"
 
 
-@pytest.mark.parametrize("calls", [([], []), ([], None), (None, []), ("", "")])
-def test_hooks_are_read_in_the_text_where_triton_lists_them(calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others, as those of another release, or a function in their place, are for is_watched to judge."""
-    enter, leave = (types.SimpleNamespace(calls=each) for each in calls)
-    runtime = types.SimpleNamespace(launch_enter_hook=enter, launch_exit_hook=leave)
-    monkeypatch.setattr(launch_triton, "knobs", lambda: (runtime, types.SimpleNamespace()))
-    writer = launch_source.Writer()
-    text = launch_source.quiet_condition(writer)
-    if calls == ([], []):
-        assert text.startswith("(not (runtime_set or ") and writer.scope["enter_hooks"] is enter.calls
-        assert writer.scope["exit_hooks"] is leave.calls and writer.scope["runtime_set"] is vars(runtime)
-    else:
-        assert text == "not is_watched()" and writer.scope == {"is_watched": launch_triton.is_watched}
-
-
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("changed", ["", "runtime_set", "compilation_set", "enter_hooks", "exit_hooks"])
 def test_launches_are_quiet_where_no_knob_is_set_or_nobody_watches(
@@ -593,40 +578,6 @@ def test_launches_are_quiet_where_no_knob_is_set_or_nobody_watches(
     elif changed:
         writer.scope[changed]["a knob"] = True
     assert bool(eval(text, writer.scope)) is (not changed or not watched)
-
-
-def test_without_knobs_is_watched_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_triton, "knobs", lambda: None)
-    assert launch_source.quiet_condition(launch_source.Writer()) == "not is_watched()"
-
-
-@pytest.mark.parametrize("elsewhere", ["", "another device", "watched"])
-def test_a_bound_call_makes_anew_what_is_filled(elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[torch.Tensor] = []
-    seen: list[int] = []
-
-    def zeros() -> torch.Tensor:
-        made.append(torch.zeros(2))
-        return made[-1]
-
-    monkeypatch.setattr(launch_source, "make", lambda writer, *_: f"{writer.name('zeros', zeros)}()")
-    monkeypatch.setattr(launch_source, "write_launches", lambda writer, *_: writer.add("seen.append(ptr_made0)"))
-    monkeypatch.setattr(launch_triton, "knobs", lambda: None)
-    monkeypatch.setattr(launch_triton, "is_watched", lambda: elsewhere == "watched")
-    monkeypatch.setattr(launch_triton, "has_one_device", lambda: False)
-    functions = (lambda: int(elsewhere == "another device"), lambda device: 7, None)
-    monkeypatch.setattr(launch_triton, "device_functions", lambda: functions)
-    writer = launch_source.Writer()
-    writer.scope |= {"seen": seen, "result": "done", "elsewhere": lambda: "elsewhere"}
-    allocated = Trace(allocations=[Allocation("zeros", ((2,),), torch.float32)])
-    launch_source.write_bound(writer, allocated, 0, {}, "result")
-    bound = writer.define("bound", "a bound call")
-    assert writer.indent == 0
-    if elsewhere:
-        assert bound() == "elsewhere" and not made
-    else:
-        assert (bound(), bound()) == ("done", "done")
-        assert len(made) == 2 and seen == [each.data_ptr() for each in made]
 
 
 def test_descriptors_are_kept_by_their_address_for_a_while() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from tiledsl.analysis.block_access import root_buffer
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.block_access import NoBlock, root_buffer, start_and_walk
+from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import scf, thread, tile
 from tiledsl.dialects.gluon import targets_gluon
@@ -28,9 +31,9 @@ class OrderAccesses(Pass):
     Each thread does its own accesses in order, but does not wait for the others of its block. So a barrier stands
     before an access of which an earlier one may have touched the same elements through other threads, if either of them
     writes; on the way round a loop too. None is needed to write where the elements were read at the same indices: what
-    is written there is computed behind that. Atomic operations need none among themselves, nor do iterations that only
-    write, each at places of its own. Different parameters count as different memory, as everywhere. Gluon's kernels
-    write only at their end.
+    is written there is computed behind that. Nor do parts of a tile that lie apart need one, atomic operations among
+    themselves, or iterations that only write, each at places of its own. Different parameters count as different
+    memory, as everywhere. Gluon's kernels write only at their end.
     """
 
     name = "order-accesses"
@@ -56,6 +59,8 @@ class _Access:
         return Effect.WRITE in self.op.effects
 
 
+_Plain = tile.LoadOp | tile.StoreOp | tile.LoadBlockOp | tile.StoreBlockOp
+_PLAIN = get_args(_Plain)
 _Accesses = dict[_Access, None]  # since the last barrier, in order
 
 
@@ -112,6 +117,8 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
         return False
     if isinstance(earlier.op, tile.AtomicOp) and isinstance(later.op, tile.AtomicOp):
         return False
+    if not earlier.loops and _are_apart(earlier.op, later.op):
+        return False
     if earlier.writes and later.reads:
         return True
     moves = _moves(earlier, later)
@@ -122,8 +129,35 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
 
 def _is_same_place(one: Operation, other: Operation) -> bool:
     """Whether each thread accesses the same elements in both."""
-    plain = (tile.LoadOp, tile.StoreOp)
-    return isinstance(one, plain) and isinstance(other, plain) and same_place(one, other)
+    pointers = (tile.LoadOp, tile.StoreOp)
+    return isinstance(one, pointers) and isinstance(other, pointers) and same_place(one, other)
+
+
+def _are_apart(one: Operation, other: Operation) -> bool:
+    """Whether two accesses, in one iteration of all loops, are known to have no element in common."""
+    if not isinstance(one, _PLAIN) or not isinstance(other, _PLAIN) or one.buffer is not other.buffer:
+        return False
+    for a, b in zip(_walks(one), _walks(other), strict=True):
+        if a is not None and b is not None:
+            between = b[0].plus(a[0], -1)
+            if between.is_constant and (between.constant > a[1] or -between.constant > b[1]):
+                return True
+    return False
+
+
+def _walks(op: _Plain) -> Iterable[tuple[LinearForm, int] | None]:
+    """Where an access begins in each dimension, and how far it goes from there; None where that is not known."""
+    for dim, index in enumerate(_place(op)):
+        if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
+            block = op.out if isinstance(op, tile.LoadBlockOp) else op.value
+            extent = block.shape[op.axes.index(dim)] if dim in op.axes else 1
+            yield linear_form(index), extent - 1
+            continue
+        try:
+            start, iota = start_and_walk(index)
+            yield start, 0 if iota is None else iota.extent - 1
+        except NoBlock:
+            yield None
 
 
 def _moves(earlier: _Access, later: _Access) -> bool:

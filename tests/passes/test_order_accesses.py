@@ -16,6 +16,7 @@ HEAD = """
     %0 = arith.constant {value = 0} : int32
     %1 = arith.constant {value = 1} : int32
     %3 = arith.constant {value = 3} : int32
+    %4 = arith.constant {value = 4} : int32
     %7 = arith.constant {value = 7} : int32
     %i = tensor.iota {axis = 0} : tensor<8xint32>
     %r = arith.sub %7, %i : tensor<8xint32>
@@ -27,6 +28,12 @@ TURNED = "%x = tile.load %A[%r] : tensor<8xfloat32>\n"
 WRITE = "tile.store %one, %A[%i]\n"
 WRITE_TURNED = "tile.store %one, %A[%r]\n"
 WRITE_OTHER = "tile.store %one, %B[%i]\n"
+PART = """%p{0} = tensor.iota {{axis = 0}} : tensor<4xint32>
+%q{0} = arith.add %p{0}, %{0} : tensor<4xint32>
+%h{0} = arith.constant {{value = 1.0}} : tensor<4xfloat32>
+tile.store %h{0}, %A[%q{0}]
+"""
+LOW, MIDDLE, HIGH = PART.format(0), PART.format(3), PART.format(4)
 ADD = '%old = tile.atomic %one, %A[%r] {kind = "add"} : tensor<8xfloat32>\n'
 
 
@@ -57,6 +64,10 @@ def ordered(body: str) -> list[str]:
         (TURNED + WRITE + READ_AGAIN, "load | store | load"),
         (WRITE + WRITE, "store store"),
         (WRITE + WRITE_TURNED, "store | store"),
+        (LOW + HIGH, "store store"),  # parts that lie apart
+        (HIGH + LOW, "store store"),
+        (LOW + HIGH + READ, "store store | load"),
+        (LOW + MIDDLE, "store | store"),
         (WRITE + WRITE_TURNED + READ, "store | store | load"),
         (ADD + ADD, "atomic atomic"),
         (WRITE + ADD, "store | atomic"),

@@ -354,6 +354,21 @@ def test_auto_stores_rows_beside_a_product_through_pointers() -> None:
     assert accesses(chosen(product() + row)) == [*BLOCKS, "tile.store"]
 
 
+def test_auto_leaves_products_that_an_iteration_adds_up() -> None:
+    """Two that go to sums of their own are loaded as blocks."""
+    two = product().replace("scf.yield [%sum]", "%s = tensor.dot %x, %y, %sum : tensor<64x64xfloat32>\nscf.yield [%s]")
+    made = chosen(two)
+    assert accesses(made) == POINTERS
+    assert all("an iteration adds up products" in each for each in kernel(made).remarks) and kernel(made).remarks
+    apart = product().replace("%acc]", "%acc, %acc]").replace("%last =", "%last, %other =").replace("%carried:", "%d:")
+    apart = apart.replace("tensor<64x64xfloat32>\n        (", "tensor<64x64xfloat32>, tensor<64x64xfloat32>\n        (")
+    apart = apart.replace("%d: tensor<64x64xfloat32>", "%carried: tensor<64x64xfloat32>, %d: tensor<64x64xfloat32>")
+    apart = apart.replace(
+        "scf.yield [%sum]", "%s = tensor.dot %x, %y, %d : tensor<64x64xfloat32>\nscf.yield [%sum, %s]"
+    )
+    assert accesses(chosen(apart)) == BLOCKS
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -45,6 +45,11 @@ class ProductLoop:
             for dot in self.dots
         )
 
+    @property
+    def adds_products(self) -> bool:
+        """Whether an iteration adds one of its products to another."""
+        return any(dot.accumulator.op in self.dots for dot in self.dots)
+
 
 def product_loops(kernel: tile.KernelOp) -> list[ProductLoop]:
     """The loops of this form, in order. A loop that also multiplies what it computed, as attention does, is not one."""

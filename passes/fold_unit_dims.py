@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.disjoint_sets import DisjointSets
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -96,8 +97,8 @@ def _place(axis: int, axes: Sequence[int]) -> int:
     return axis - sum(each < axis for each in axes)
 
 
-class _Dims:
-    """The classes of dimensions that are folded together or not at all, as a forest in which each has a parent.
+class _Dims(DisjointSets[Dim]):
+    """The classes of dimensions that are folded together or not at all.
 
     A node is a value, or an operation for the common shape of what it combines. Indices, computed from positions along
     one dimension, are in no class: where they are used with what is folded they are computed once more. Otherwise
@@ -105,21 +106,12 @@ class _Dims:
     """
 
     def __init__(self) -> None:
-        self.parents: dict[Dim, Dim] = {}
+        super().__init__()
         self.kept: set[Dim] = set()
         self.ranks: dict[Operation, int] = {}
         self.folded: set[Dim] = set()  # the roots of the classes that are
         self.indices: dict[Value, int] = {}  # and how many operations deep they are computed
         self.uses: list[tuple[Operation, int, Node]] = []  # of indices
-
-    def root(self, dim: Dim) -> Dim:
-        while (above := self.parents.get(dim, dim)) != dim:
-            self.parents[dim] = self.parents.get(above, above)
-            dim = above
-        return dim
-
-    def join(self, first: Dim, second: Dim) -> None:
-        self.parents[self.root(second)] = self.root(first)
 
     def keep(self, value: Value) -> None:
         self.kept.update((value, axis) for axis in range(len(value.shape)))

@@ -15,7 +15,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, BufferType, Shape, is_float, with_shape
 from tiledsl.legality import dot_dtype
-from tiledsl.passes.tile_values import broadcast, combine, converted, iota, permuted, reshaped, selected, zero
+from tiledsl.passes.tile_values import broadcast, combined, converted, iota, permuted, reshaped, zero
 
 Axes = tuple[int, ...]
 
@@ -133,12 +133,8 @@ def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
     reduction = converted(builder, reshaped(builder, reduction, tile.buffer_type(op.target).static_shape), dtype)
     if not op.clear:
         old = _read_whole(builder, op.target)
-        combined = builder.insert(combine(op.kind, dtype)(old, reduction, names=[name])).result
-        if op.propagate_nan and is_float(dtype) and op.kind in ("max", "min", "absmax"):
-            for each in (old, reduction):
-                is_nan = builder.insert(arith.CmpOp(each, each, predicate="ne")).result
-                combined = selected(builder, is_nan, each, combined)
-        reduction = combined
+        reduction = combined(builder, op.kind, old, reduction, propagate_nan=op.propagate_nan)
+        reduction.name = name
     _write_whole(builder, reduction, op.target)
 
 

@@ -62,17 +62,20 @@ def decide_comparison(op: arith.CmpOp, rw: Rewriter) -> bool:
     return bool(others)
 
 
-@pattern(arith.MinOp, arith.MaxOp)
-def decide_extremum(op: arith.BinaryOp, rw: Rewriter) -> bool:
-    # min(x, 8) with x < 8  ==>  x
-    ranges: Ranges = rw.analysis
+def extremum(ranges: Ranges, op: arith.MinOp | arith.MaxOp) -> Value | None:
+    """The operand that a minimum or maximum of integers always is; None if that is not known."""
     less = decide(ranges, "lt", op.lhs, op.rhs)
     if less is None:
         more = decide(ranges, "lt", op.rhs, op.lhs)
         less = None if more is None else not more
-    if less is None:
-        return False
-    return _replace(op, op.lhs if less == isinstance(op, arith.MinOp) else op.rhs, rw)
+    return None if less is None else op.lhs if less == isinstance(op, arith.MinOp) else op.rhs
+
+
+@pattern(arith.MinOp, arith.MaxOp)
+def decide_extremum(op: arith.MinOp | arith.MaxOp, rw: Rewriter) -> bool:
+    # min(x, 8) with x < 8  ==>  x
+    chosen = extremum(rw.analysis, op)
+    return chosen is not None and _replace(op, chosen, rw)
 
 
 @pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)

@@ -30,6 +30,15 @@ def combine(kind: str, dtype: str) -> type[arith.BinaryOp]:
     return _OF_BOOLS.get(found, found) if dtype == "bool" else found
 
 
+def combined(builder: Builder, kind: str, lhs: Value, rhs: Value, *, propagate_nan: bool = False) -> Value:
+    """What a reduction of this kind makes of two elements, or of what it makes of two parts."""
+    made = builder.insert(combine(kind, lhs.dtype)(lhs, rhs)).result
+    if propagate_nan and is_float(lhs.dtype) and kind in ("max", "min", "absmax"):
+        for each in (lhs, rhs):
+            made = selected(builder, compared(builder, each, "ne", each), each, made)
+    return made
+
+
 def zero(builder: Builder, shape: Shape, dtype: str) -> Value:
     """0 in every element."""
     return builder.constant(arith.as_constant(0, dtype), with_shape(shape, dtype))

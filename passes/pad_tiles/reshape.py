@@ -19,7 +19,7 @@ def keeps_order(source: Sequence[int], target: Sequence[int], padded: Sizes) -> 
     Dimensions are compared in the smallest groups of equal product. A group is fine where both sides are the same but
     for ones, and where only the outermost dimension of either side is padded, which leaves the padding at the end.
     """
-    for left, right in _groups([size for size in source if size != 1], [size for size in target if size != 1]):
+    for left, right in groups([size for size in source if size != 1], [size for size in target if size != 1]):
         if left == right:
             continue
         if any(padded(size) != size for size in (*left[1:], *right[1:])):
@@ -29,7 +29,8 @@ def keeps_order(source: Sequence[int], target: Sequence[int], padded: Sizes) -> 
     return True
 
 
-def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """The smallest groups of dimensions with equal products on both sides, in order; for shapes without ones."""
     groups: list[tuple[list[int], list[int]]] = []
     left: list[int] = []
     right: list[int] = []

@@ -41,6 +41,7 @@ from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 from tiledsl.passes.specs import find_pass, make_pass
 from tiledsl.passes.split_k import SplitK
+from tiledsl.passes.split_tiles import SplitTiles
 from tiledsl.passes.transpose_products import TransposeProducts
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.user_passes import inserted, is_place
@@ -64,10 +65,11 @@ PIPELINE: tuple[type[Pass], ...] = (
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
     DropRepeatedMasks,  # selects that say what the masks of loads and stores say: before products look for their loads
     PredicateLoads,  # what branches of pipelined loops load: after guards, which may have been proved by the branch
+    SplitK,  # where asked for: one kernel becomes two, each of which then finds its tiles, its accesses and its grid
+    SplitTiles,  # 192 = 128 + 64 in products: before pad-tiles, for what is left
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two
     LegalizeArith,  # floor division, element types that Triton cannot compute with
-    SplitK,  # where asked for: one kernel becomes two, each of which then finds its accesses and its grid
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
     PeelLoops,  # masks that are left now, of loads through pointers and of what is computed
     TransposeProducts,  # of few rows: after blocks were chosen by what products read, and loops were copied

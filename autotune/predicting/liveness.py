@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from tiledsl.autotuner.predicting.work_types import padded
+from tiledsl.analysis.tile_parts import divided, padded
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Region, Value
 from tiledsl.ir.types import ELEMENTS
@@ -51,12 +51,13 @@ def live_bytes(kernel: tile.KernelOp) -> int:
                 ends[op] = (start, place)
 
     walk(kernel.body, ())
+    held = divided if any(isinstance(op, tile.GemmOp) for op in kernel.walk()) else padded
     changes: dict[int, int] = {}
     for value, known in uses.items():
         if not known.places or known.in_shared_memory:
             continue
         first, last = _lifetime(known, ends)
-        size = math.prod(map(padded, tile.buffer_type(value).static_shape)) * ELEMENTS[value.dtype].bits // 8
+        size = math.prod(map(held, tile.buffer_type(value).static_shape)) * ELEMENTS[value.dtype].bits // 8
         changes[first] = changes.get(first, 0) + size
         changes[last + 1] = changes.get(last + 1, 0) - size
     live = most = 0

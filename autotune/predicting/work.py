@@ -14,9 +14,10 @@ from tiledsl.analysis.affine import divisor
 from tiledsl.analysis.block_access import strides_of
 from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.parallel_variance import Variance
+from tiledsl.analysis.tile_parts import LEAST_ROWS, LEAST_SUMMED, divided, padded
 from tiledsl.autotuner.predicting.index_values import constant, grid_axes, is_data_dependent, trip_counts
 from tiledsl.autotuner.predicting.liveness import live_bytes
-from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffic, Work, padded
+from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffic, Work
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
@@ -209,7 +210,8 @@ class _Reader:
         m, n = tile.buffer_type(op.c).static_shape[-2:]
         k = tile.buffer_type(op.a).static_shape[-2 if op.trans_a else -1]
         return Dot(
-            padded(m), padded(n), padded(k), op.a.dtype, times, not op.trans_a and op.trans_b, op.precision,
+            divided(m, LEAST_ROWS), divided(n), divided(k, LEAST_SUMMED), op.a.dtype, times,
+            not op.trans_a and op.trans_b, op.precision,
             2.0 * m * n * k, _name(op.c), self.numbers[op],
         )  # fmt: skip
 
@@ -221,7 +223,7 @@ class _Reader:
         whole = math.prod(copy.shape) == tile.buffer_type(buffer).numel()
         if tile.buffer_type(copy.source).scope != "global" or copy.source.dtype != buffer.dtype or not whole:
             return
-        bytes = math.prod(map(padded, copy.shape)) * ELEMENTS[buffer.dtype].bits // 8
+        bytes = math.prod(map(divided, copy.shape)) * ELEMENTS[buffer.dtype].bits // 8
         inside = copy.parent is loop.body
         if inside and vectorizes(copy):
             work.staged[_name(buffer)] = (bytes, dot)

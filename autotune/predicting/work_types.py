@@ -11,7 +11,7 @@ from tiledsl.runtime.target import Target
 
 @dataclass(frozen=True)
 class Dot:
-    """A matrix product of m x k by k x n, `times` for each block; sizes as padded to powers of two."""
+    """A matrix product of m x k by k x n, `times` for each block; sizes as tiles have them, in parts or padded."""
 
     m: int
     n: int
@@ -115,8 +115,3 @@ class Work:
         """Warps of a block, as lower-to-triton chooses them."""
         count = int(self.options.get("num_warps") or max(1, self.threads // target.warp_size))
         return 1 << (count.bit_length() - 1)
-
-
-def padded(size: int) -> int:
-    """The next power of two, as Triton's tiles have it."""
-    return 1 << max(0, size - 1).bit_length()

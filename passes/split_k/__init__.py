@@ -48,7 +48,7 @@ class SplitK(Pass):
     The order of additions is fixed, so results are the same in every run. A kernel is split if its grid is static and
     has one or two dimensions, and if it has one loop, which only adds products to one tile that starts as zeros. Others
     are left alone, with a remark.
-    Needs:   guard-accesses, pad-tiles. Runs before select-access and map-grid.
+    Needs:   guard-accesses. Runs before split-tiles, for its loop adds to one tile, select-access and map-grid.
     """
 
     name = "split-k"

@@ -90,6 +90,8 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
         ]  # fmt: skip
         if self.seed % 10 == 8 and self.chance(0.2):
             options["parallelize-loops.reductions"] = False
+        if self.seed % 10 == 7:
+            options["split-tiles.mode"] = "all"  # the tiles here are shorter than those that "auto" divides
         return Case.make(self.seed, text, arguments, {name: (dtype, x) for name, dtype, x in self.arguments}, options)
 
     def kernel(self) -> None:

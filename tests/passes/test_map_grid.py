@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import tiledsl
+import tiledsl.language as T
 from tests.passes.ir_cases import program as ir_program
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
@@ -149,3 +151,24 @@ def test_a_grid_persists_only_where_that_is_asked_for_or_gains() -> None:
     made = ir_program("tile.store %c1, %N[%bx]", grid=(64,))
     MapGrid().run(made)
     assert not any(isinstance(op, scf.ForOp) for op in made.root.walk())
+
+
+@pytest.mark.parametrize(("columns", "persists"), [(256, True), (128, False), (320, False)])
+def test_a_grid_of_one_large_product_persists(columns: int, persists: bool) -> None:
+    """320 columns are two products, 256 + 64, though their sums are as large."""
+
+    @T.prim_func
+    def gemm(
+        A: T.Tensor((4096, 4096), "float16"), B: T.Tensor((4096, 5120), "float16"), C: T.Tensor((4096, 5120), "float16")
+    ):
+        with T.Kernel(5120 // columns, 32, threads=256) as (bx, by):
+            a, b = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, columns), "float16")
+            c = T.alloc_fragment((128, columns), "float32")
+            T.clear(c)
+            for k in T.Pipelined(64, num_stages=2):
+                T.copy(A[by * 128, k * 64], a)
+                T.copy(B[k * 64, bx * columns], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * 128, bx * columns])
+
+    assert ("programs" in tiledsl.compile(gemm, target="cuda:90").source) is persists

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tiledsl.language as T
-from tiledsl.certificate.bounds import check_bounds
+from tiledsl.certificate.bounds import check_bounds, check_tile_bounds
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.races import check_races
 from tiledsl.certificate.reads import check_reads
@@ -160,6 +160,57 @@ def test_an_unguarded_index_from_memory_is_unknown() -> None:
 def test_what_passes_make_of_the_grid_is_proved(option: str, value: int) -> None:
     program = tiles(T.dynamic("M") if "split" not in option else 200, 200, 256)
     assert statuses(bounds(program, {option: value, **POINTERS})) == {"proved"}
+
+
+def tile_bounds(program: Any) -> list[Check]:
+    return list(check_tile_bounds(program.build(), Solver()))
+
+
+def test_elements_outside_of_a_tile_are_named() -> None:
+    N = T.dynamic("N")
+
+    @T.prim_func
+    def marked(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(N, threads=32) as bx:
+            s = T.alloc_shared((64,), "float32")
+            T.clear(s)
+            s[bx] = 1.0  # here
+            B[bx] = s[0]
+
+    (detail,) = failures(tile_bounds(marked), marked, "here")
+    assert "is outside of [64], where bx = " in detail
+
+    @T.prim_func
+    def checked(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(N, threads=32) as bx:
+            s = T.alloc_shared((64,), "float32")
+            T.clear(s)
+            if bx < 64:
+                s[bx] = 1.0
+            B[bx] = T.if_then_else(bx < 64 and s[bx] > 0.0, s[bx % 64], 0.0)
+
+    assert statuses(tile_bounds(checked)) == {"proved"} == statuses(reads(checked, 1))
+
+
+def test_elements_of_a_tile_at_places_of_data_are_unknown() -> None:
+    @T.prim_func
+    def scattered(I: T.Tensor((64,), "int32"), A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            s = T.alloc_shared((64,), "float32")
+            h = T.alloc_shared((64,), "float32")
+            T.copy(A, s)
+            T.clear(h)
+            for i in T.serial(64):
+                s[I[i]] = 1.0
+            for i in T.Parallel(64):
+                T.atomic_add(h[I[i]], 1.0)
+            for i in T.Parallel(64):
+                B[i] = s[I[i]] + h[i]
+
+    write, read, counts = tile_bounds(scattered)
+    assert write.status == read.status == "unknown" and counts.status == "proved"
+    assert "what I holds" in write.detail and "a write changes nothing" in write.detail
+    assert "what I holds" in read.detail and "a read is an element" in read.detail
 
 
 # Races

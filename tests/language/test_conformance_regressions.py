@@ -59,6 +59,9 @@ def test_an_output_that_is_never_written_is_zeros(strided: bool) -> None:
     assert torch.equal(given, x) and not rest_given.any()
     assert rest_given.stride() == ((16, 1) if strided else (8, 1))
     assert "the output Q of program is never written: it is returned as zeros" in kernel.remarks
+    certificate = kernel.verify()
+    (check,) = [each for each in certificate.checks if each.subject == "elements of Q"]
+    assert certificate.ok and (check.status, check.detail) == ("proved", "nothing writes Q: it is returned as zeros")
     with pytest.raises(TileError, match="the output Q of program is never written"):
         tiledsl.compile(program, out_idx=[2], target="interpret")
 

@@ -386,16 +386,18 @@ class Accesses:
 
     def _copy(self, op: tile.CopyOp, when: Term) -> Iterator[Access]:
         lanes = self.lanes(op.shape, op.loc)
-        for mode, buffer, offsets, axes in (
-            ("read", op.source, op.source_offsets, op.source_axes),
-            ("write", op.target, op.target_offsets, op.target_axes),
-        ):
+
+        def access(mode: str, buffer: Value, offsets: list[Value], axes: Sequence[int], when: Term) -> Access:
             type = tile.buffer_type(buffer)
             indices = [self.element(each, ()) for each in offsets] or [FALSE] * len(type.shape)
             for lane, axis in zip(lanes, axes):
                 indices[axis] = add(indices[axis], lane)
             clipped = type.scope == "global"
-            yield self._access(op, mode, buffer, indices, map(self.extent, type.shape), when, clipped, lanes)
+            return self._access(op, mode, buffer, indices, map(self.extent, type.shape), when, clipped, lanes)
+
+        write = access("write", op.target, op.target_offsets, op.target_axes, when)
+        yield access("read", op.source, op.source_offsets, op.source_axes, write.happens)
+        yield write
 
     def _whole(self, op: Operation, when: Term, buffer: Value, mode: str) -> Access:
         type = tile.buffer_type(buffer)

@@ -1,8 +1,9 @@
-"""Bounds: every access to global memory stays inside of its tensor, in every block, iteration and for every size.
+"""Bounds: every access stays inside of its tensor or tile, in every block, iteration and for every size.
 
-What is looked at is the last IR, whose pointers, offsets and masks are what is emitted. First intervals are asked, then
-the solver: about the distance from the tensor's first element or, where sizes are dynamic and that is a product of
-unknowns, about the index along each dimension, as which the distance is read.
+Of global memory, what is looked at is the last IR, whose pointers, offsets and masks are what is emitted. First
+intervals are asked, then the solver: about the distance from the tensor's first element or, where sizes are dynamic and
+that is a product of unknowns, about the index along each dimension, as which the distance is read. Of on-chip memory it
+is the program as it was written, whose tiles the passes make values of.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access
 from tiledsl.certificate.accesses import Accesses
 from tiledsl.certificate.check import Check
+from tiledsl.certificate.needed import needed
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import FALSE, Term, Variable, both, compare, constant, invert
 from tiledsl.dialects import tile
@@ -69,6 +71,49 @@ def _checked(program: Accesses, access: Access, solver: Solver, subject: str, pl
         return Check("bounds", subject, "unknown", detail, place)
     at, size = value_of(index, answer.values), value_of(length, answer.values)
     detail = f"element {at} of {size}, where {shown(answer.values, [*access.own, *involved]) or 'it always happens'}"
+    return Check("bounds", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
+
+
+def check_tile_bounds(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
+    """One check for each on-chip buffer of an elaborated program of which elements are accessed by their indices.
+
+    What a condition keeps from being used may be read anywhere, and atomics leave out what is outside of a tile.
+    """
+    program = Accesses(func)
+    of_buffers: dict[Value, list[Access]] = {}
+    for access in program.all:
+        if tile.is_on_chip(access.buffer) and access.mode != "atomic":
+            of_buffers.setdefault(access.buffer, []).append(access)
+    for buffer, accesses in of_buffers.items():
+        by_index = [each for each in accesses if isinstance(each.op, (tile.LoadOp, tile.StoreOp, tile.CopyOp))]
+        if not by_index:
+            continue
+        subject = f"elements of {name_of(buffer)}"
+        left = [found for each in by_index if (found := _outside_of_tile(program, each, solver, subject)) is not None]
+        yield from left or [Check("bounds", subject, "proved", "each is in the tile", place_of(by_index[0]))]
+
+
+def _outside_of_tile(program: Accesses, access: Access, solver: Solver, subject: str) -> Check | None:
+    """What is wrong with an access to on-chip memory; None if it is inside."""
+    inside = access.inside
+    if inside.number == 1:
+        return None
+    question = [*terms.conjuncts(access.when), invert(inside)]
+    if isinstance(access.op, tile.LoadOp):
+        question += terms.conjuncts(needed(program, access.op))
+    answer = solver.find(question)
+    if answer.never:
+        return None
+    place = place_of(access)
+    what = "is an element that the program does not say" if access.mode == "read" else "changes nothing"
+    why = answer.reason or unclear_in(question)
+    if why:
+        return Check("bounds", subject, "unknown", f"{why}; outside of the tile, a {access.mode} {what}", place)
+    at, sizes = (
+        ", ".join(str(value_of(each, answer.known)) for each in part) for part in (access.indices, access.extents)
+    )
+    where = shown(answer.known, [*access.own, *terms.variables(question)])
+    detail = f"[{at}] is outside of [{sizes}]" + (f", where {where}" if where else "")
     return Check("bounds", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from tiledsl.certificate.bounds import check_bounds
+from tiledsl.certificate.bounds import check_bounds, check_tile_bounds
 from tiledsl.certificate.check import Check, Status
 from tiledsl.certificate.races import check_races
 from tiledsl.certificate.reads import check_reads
@@ -39,7 +39,8 @@ def _bounds(kernel: Kernel, seconds: float) -> Iterable[Check]:
     PassManager(passes, verify_each=False).run(program)
     assert isinstance(program.root, FuncOp)
     guarded = all(each.enabled for each in passes if isinstance(each, GuardAccesses))
-    return check_bounds(program.root, Solver(seconds=seconds), guarded)
+    yield from check_bounds(program.root, Solver(seconds=seconds), guarded)
+    yield from check_tile_bounds(kernel.program_root(), Solver(seconds=seconds))
 
 
 # Everything that looks at a kernel, by the kind of its checks; the quick ones first, for there may be a time limit.

@@ -88,6 +88,7 @@ class _Run:
     error: ExecutorError | None = None
     said: Set[str] = frozenset()
     messages: Set[str] = frozenset()
+    strayed: ExecutorError | None = None  # an access outside of on-chip memory
 
 
 class _Levels:
@@ -145,6 +146,8 @@ class _Levels:
             if scalar is not None:
                 self.arguments = [_replaced(each, scalar) for each in self.arguments]
             made = self.run(self.original, self.allowed)
+            if made.strayed is not None and self.difference(made, self.run(self.original, self.allowed, filler=1)):
+                made.error = made.strayed
             if made.error is None:
                 return made
             if isinstance(made.error, Unsupported):
@@ -175,15 +178,17 @@ class _Levels:
             yield self.compared(current, before, after, root, allowed) if compares else None, after
             before = after if after.error is None else before
 
-    def run(self, root: Operation, allowed: frozenset[str] = frozenset()) -> _Run:
+    def run(self, root: Operation, allowed: frozenset[str] = frozenset(), filler: int = 0) -> _Run:
+        """filler: what is read outside of on-chip memory, which must make no difference."""
         executor = Executor(self.algebra(allowed))
+        executor.filler = filler
         executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
         arrays = self.fresh()
         try:
             executor.run(root, arrays)
         except ExecutorError as error:
             return _Run(arrays, error)
-        return _Run(arrays, None, executor.said, _messages(root))
+        return _Run(arrays, None, executor.said, _messages(root), executor.strayed)
 
     def fresh(self) -> list[Any]:
         return [_copied(each) if isinstance(each, np.ndarray) else each for each in self.arguments]

@@ -25,7 +25,7 @@ from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, 
 from tiledsl.language.float4 import Float4Buffer, packed_shape, packed_strides
 from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
-from tiledsl.language.outside_reads import refuse_reads_outside
+from tiledsl.language.outside import refuse_accesses_outside
 from tiledsl.language.thread_block import ThreadBlock
 from tiledsl.location import UNKNOWN, Loc
 from tiledsl.math_functions import MATH_FUNCTIONS
@@ -278,7 +278,7 @@ class Context:
             loc=self.loc,
         )
         count_from_the_end(func, self.of_tiles)
-        refuse_reads_outside(func, self.of_tiles)
+        refuse_accesses_outside(func, self.of_tiles)
         return func
 
     # Buffers

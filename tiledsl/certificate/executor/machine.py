@@ -156,6 +156,8 @@ class Executor:
     zero = reverse_grid = in_lanes = False
     limit = 100_000
     printed: list[tuple[str, list[Any]]] | None = None
+    filler: int | None = None  # what is read outside of on-chip memory, where nothing is written; None: an error
+    strayed: ExecutorError | None = None  # what that error would have been
     lanes: Any = None  # inside of a T.Parallel: which of its iterations are active; True for all
     extents: Point = ()  # and how many there are
     private: frozenset[Value] = frozenset()  # where they are threads: the buffers of which each has its own

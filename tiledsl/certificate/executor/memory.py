@@ -60,25 +60,40 @@ def _inside(array: np.ndarray, indices: Sequence[Any]) -> Any:
     return inside
 
 
-def _element_inside(buffer: Value, array: np.ndarray, place: tuple[int, ...], guarded: bool) -> bool:
+def _element_inside(
+    executor: Executor, buffer: Value, array: np.ndarray, place: tuple[int, ...], guarded: bool
+) -> bool:
     """The same as `_active` for one element: parallel bodies run it often."""
     for index, size in zip(place, array.shape, strict=True):
         if not 0 <= index < size:
-            return bool(_active(buffer, array, place, None, guarded))
+            return bool(_active(executor, buffer, array, place, None, guarded))
     return True
 
 
 def _active(
-    buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any, guarded: bool, atomic: bool = False
-) -> Any:
+    executor: Executor, buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any, guarded: bool,
+    atomic: bool = False,
+) -> Any:  # fmt: skip
     """Where an access takes place. Raises where one lies outside and nothing makes up for it."""
     inside = _inside(array, indices)
     must_fit = buffer_type(buffer).scope != "global" and not atomic or guarded
     if must_fit and np.any(np.logical_not(inside) if mask is None else mask & np.logical_not(inside)):
         what = "a guarded access" if guarded else "an access"
         ranges = ", ".join(f"{np.min(index)}..{np.max(index)}" for index in indices)
-        raise ExecutorError(f"{what} to {buffer!r} of shape {array.shape} lies outside: the indices are {ranges}")
+        name = buffer.name or "a buffer"
+        error = ExecutorError(f"{what} to {name} of shape {array.shape} lies outside: the indices are {ranges}")
+        if guarded or executor.filler is None:
+            raise error
+        executor.strayed = executor.strayed or error
     return inside if mask is None else mask & inside
+
+
+def _filled(executor: Executor, buffer: Value, out: Any, active: Any, mask: Any) -> Any:
+    """What was read, with the executor's number for what lies outside of on-chip memory and is not masked."""
+    if executor.filler is None or buffer_type(buffer).scope == "global":
+        return out
+    filler = executor.algebra.constant(executor.filler, buffer.dtype)
+    return scalar(np.where(np.logical_not(active) if mask is None else mask & np.logical_not(active), filler, out))
 
 
 def spread(value: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -135,16 +150,17 @@ def _load(op: Operation, executor: Executor) -> Step:
         array = env[buffer]
         if one and executor.lanes is None:
             place = tuple([int(env[index]) for index in indices])
-            if _element_inside(buffer, array, place, guarded):
+            if _element_inside(executor, buffer, array, place, guarded):
                 env[out] = array[place].copy()
             else:
-                env[out] = zero if other is None else env[other]
+                env[out] = _filled(executor, buffer, zero if other is None else env[other], np.False_, None)
             return
         places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
         where = _in_lanes(executor, None if mask is None else env[mask], bool(out.shape))
-        active = _active(buffer, array, places, where, guarded)
+        active = _active(executor, buffer, array, places, where, guarded)
         shape = out.shape or _shape(*places, where)
-        env[out] = read_elements(array, places, active, zero if other is None else env[other], shape)
+        made = read_elements(array, places, active, zero if other is None else env[other], shape)
+        env[out] = _filled(executor, buffer, made, active, where)
 
     return step
 
@@ -165,12 +181,12 @@ def _store(op: Operation, executor: Executor) -> Step:
         array = env[buffer]
         if one and executor.lanes is None:
             place = tuple([int(env[index]) for index in indices])
-            if _element_inside(buffer, array, place, guarded):
+            if _element_inside(executor, buffer, array, place, guarded):
                 array[place] = env[value]
             return
         places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
         where = _in_lanes(executor, None if mask is None else env[mask], of_block)
-        active = _active(buffer, array, places, where, guarded)
+        active = _active(executor, buffer, array, places, where, guarded)
         write_elements(array, places, active, env[value], _shape(*places, where, env[value]))
 
     return step
@@ -239,7 +255,7 @@ def _atomic(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
         array, places = env[buffer], [*(executor.lines if own else ()), *(env[index] for index in indices)]
         where = _in_lanes(executor, None if mask is None else env[mask])
-        active = _active(buffer, array, places, where, guarded, atomic=True)
+        active = _active(executor, buffer, array, places, where, guarded, atomic=True)
         wanted = None if compare is None else env[compare]
         shape = _shape(*places, where, env[value], wanted)
         if executor.lanes is not None:
@@ -322,8 +338,8 @@ def _copy(op: Operation, executor: Executor) -> Step:
         tile: Any = part(env, source, fields["source_offsets"], attributes["source_axes"])
         if tile is None:
             at = places(env, source, fields["source_offsets"], attributes["source_axes"])
-            active = _active(source, env[source], at, None, False)
-            tile = read_elements(env[source], at, active, safe, shape)
+            active = _active(executor, source, env[source], at, None, False)
+            tile = _filled(executor, source, read_elements(env[source], at, active, safe, shape), active, None)
         elif source is target:
             tile = tile.copy()
         goal = part(env, target, fields["target_offsets"], attributes["target_axes"])
@@ -331,7 +347,7 @@ def _copy(op: Operation, executor: Executor) -> Step:
             goal[...] = convert(tile)
             return
         at = places(env, target, fields["target_offsets"], attributes["target_axes"])
-        active = _active(target, env[target], at, None, False)
+        active = _active(executor, target, env[target], at, None, False)
         write_elements(env[target], at, active, convert(tile), shape)
 
     return step

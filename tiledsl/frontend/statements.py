@@ -24,6 +24,7 @@ from tiledsl.language.expression import (
     as_value,
     describe,
 )
+from tiledsl.language.grid_barriers import split_at_grid_barriers
 from tiledsl.language.program import BranchFrame, KernelFrame
 from tiledsl.language.threads import AttrFrame
 
@@ -143,6 +144,8 @@ class Statements(Loops):
             assert ctx.threads is not None, "begin_kernel makes them"
             ctx.threads.enclose(op)
             op.set_attribute("options", tuple(ctx.kernel_options.items()))
+            for launch in split_at_grid_barriers(op, ctx.threads.grid_barriers, ctx.of_tiles):
+                ctx.builder.insert(launch)
         finally:
             ctx.kernel = None
             ctx.safe_values = safe_values  # what a kernel annotates holds in that kernel

@@ -16,6 +16,7 @@ from tiledsl.language.asynchronous import *
 from tiledsl.language.atomics import *
 from tiledsl.language.buffer import *
 from tiledsl.language.cuda_functions import *
+from tiledsl.language.grid_barriers import *
 from tiledsl.language.hints import *
 from tiledsl.language.loops import *
 from tiledsl.language.macros import *

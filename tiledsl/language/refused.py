@@ -67,7 +67,7 @@ _REASONS = {
         make_mma_swizzle_layout validate_gemm_ab_dtypes
     """,
     ("blocks of one launch cannot wait for each other in Triton; write two T.Kernel blocks, which run in order"): """
-        sync_grid sync_global
+        sync_global
     """,
     "Triton has no such element type; use T.float8_e4m3fn or T.float8_e5m2, on gfx942 their fnuz forms": """
         float8_*

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tiledsl.dialects import thread, tile
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
@@ -36,6 +36,7 @@ class ThreadBlock:
     def __init__(self, extents: Sequence[int]) -> None:
         self.extents = tuple(extents)
         self.body: Region | None = None
+        self.grid_barriers: list[Operation] = []  # of T.sync_grid, in their order
         self.reducer: object = None  # what the T.attr around says of reductions over threads
 
     def index(self, axis: int) -> Value:
@@ -49,7 +50,8 @@ class ThreadBlock:
         """Put the finished body of the kernel into a tile.parallel over the threads, if it asked for one's index."""
         if self.body is None:
             for barrier in of_kinds(kernel.body.walk(), thread.BarrierOp):
-                barrier.erase()
+                if barrier not in self.grid_barriers:
+                    barrier.erase()
             return
         for op in list(kernel.body):
             if not isinstance(op, tile.AllocOp):

@@ -53,6 +53,22 @@ def test_products_of_copies_that_are_waited_for(run: Any) -> None:
     torch.testing.assert_close(run(main, a, b, bias), a.float() @ b.float().T + bias.float(), rtol=1e-3, atol=1e-3)
 
 
+def test_fences_change_nothing(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((16,), "float32"), B: T.Tensor((16,), "float32")):
+        with T.Kernel(1, threads=32):
+            s = T.alloc_shared((16,), "float32")
+            T.ptx_fence_barrier_init()
+            T.copy(A, s)
+            T.fence_proxy_async()
+            T.warpgroup_fence_operand(s)
+            for i in T.Parallel(16):
+                B[i] = s[15 - i]
+            T.fence_proxy_async_generic()
+
+    assert run(main, torch.arange(16.0)).tolist() == list(range(15, -1, -1))
+
+
 def test_what_waits_for_other_threads_is_refused() -> None:
     @T.prim_func
     def main(A: T.Tensor((16,), "float32")):

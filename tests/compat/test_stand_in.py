@@ -182,6 +182,10 @@ def test_a_kernel(relu: Any) -> None:
     x = torch.randn(40)
     assert torch_assert_close(relu(x), x.relu())
     assert "tl.maximum" in relu.get_kernel_source(x)
+    assert (relu.func.__name__, relu.mode, relu.target, relu.out_idx, relu.verbose) == (
+        "relu", "eager", "interpret", None, None
+    )  # fmt: skip
+    assert "T.annotate_layout" in relu.func_source
     kernels = relu.par_compile([{"N": 32}, {"N": 64}])
     assert [kernel.params[0].shape for kernel in kernels] == [(32,), (64,)]
 

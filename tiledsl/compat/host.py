@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from collections.abc import Iterable, Mapping
@@ -46,6 +47,22 @@ def _options(given: Mapping[str, Any], function: str) -> dict[str, Any]:
 class JITImpl(_jit.JitFunction):
     """A function under `@tilelang.jit`, with what TileLang's has beyond tiledsl's."""
 
+    def __init__(self, function: Any, given: Mapping[str, Any], frame: Mapping[str, Any]) -> None:
+        super().__init__(function, _options(given, "jit"), frame)
+        self.func = function
+        for name in ("out_idx", "target", "pass_configs", *_BUILD_OPTIONS - {"mode"}):
+            setattr(self, name, given.get(name))
+
+    @property
+    def mode(self) -> str:
+        """ "eager" or "lazy"."""
+        return "eager" if self.is_eager else "lazy"
+
+    @property
+    def func_source(self) -> str:
+        """The function's text. Raises OSError if it has none."""
+        return inspect.getsource(self.func)
+
     def get_kernel_source(self, *arguments: Any, kernel_only: bool = True, **keywords: Any) -> str:
         """The Triton source for these arguments."""
         return self.compile(*arguments, **keywords).get_kernel_source(kernel_only)
@@ -61,9 +78,7 @@ def jit(func: Any = None, **given: Any) -> Any:
     frame = dict(sys._getframe(1).f_locals)
 
     def decorate(inner: Any) -> Any:
-        if isinstance(inner, PrimFunc):
-            return _jit.compile(inner, **options)
-        return JITImpl(inner, options, frame)
+        return _jit.compile(inner, **options) if isinstance(inner, PrimFunc) else JITImpl(inner, given, frame)
 
     return decorate if func is None else decorate(func)
 

@@ -271,7 +271,7 @@ TABLE: tuple[Rule, ...] = (
     Rule("atomic.exchange.tile atomic.store.tile", (EVERY,), NATIVE),
     Rule(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
     Rule(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
-        "Triton has no such atomic for {0}", "use a 32-bit element type")),
+        "Triton has no such atomic for {0}", "keep it in a 32-bit element type, and convert it in the end")),
 )  # fmt: skip
 
 

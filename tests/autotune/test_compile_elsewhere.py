@@ -57,7 +57,9 @@ def test_artifacts_come_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_artifacts_come_home_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's backend gives all outcomes at the end. Its workers have cache folders that this process does not know."""
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "600")  # read when Ray is imported: 30 pass on a busy machine
+    # Ray's processes wait for each other for 30 s, which pass on a busy machine. It reads this when it is imported.
+    for name, limit in (("raylet_start_wait_time_s", 600), ("agent_register_timeout_ms", 600_000)):
+        monkeypatch.setenv(f"RAY_{name}", str(limit))
     ray = pytest.importorskip("ray", reason="needs Ray (pip install ray)")
     import joblib
     from ray.util.joblib import register_ray

@@ -44,7 +44,7 @@ class FoldUnitDims(Pass):
 def _fold(kernel: tile.KernelOp) -> bool:
     ops = list(kernel.walk())
     values = [value for op in ops for value in (*op.results, *(arg for each in op.regions for arg in each.args))]
-    values = [value for value in values if value.shape]
+    values = [value for value in values if value.shape and type(value.type) is not BufferType]
     if not any(len(value.shape) >= LEAST_RANK for value in values):
         return False
     dims = _Dims()

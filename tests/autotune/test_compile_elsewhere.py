@@ -80,7 +80,8 @@ def test_artifacts_come_home_from_ray(tmp_path: Path, monkeypatch: pytest.Monkey
     own = {"TRITON_CACHE_DIR": str(away / "triton"), "TILEDSL_CACHE_DIR": str(away / "ours")}
     own["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     # Agents whose ports are known need not be there before the others go on.
-    ports = free_ports("metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    agents = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    ports = free_ports(*agents)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **ports})
     try:
         ray.init(cluster.address, log_to_driver=False, runtime_env={"env_vars": own})

@@ -273,3 +273,26 @@ def test_random_programs(seed: int) -> None:
             place = emit(f"arith.floormod {place}, %c96", shape, "int32")
         lines.append(f"tile.store {name}, %C[{quotient}, {place}]")
     lines_of("\n".join(lines))
+
+
+def test_views_of_tensors_keep_their_dimensions() -> None:
+    view = "%v = tile.view %C : buffer<1*64*96*float32, global>\n"
+    text = """
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x8xint32>
+%x = tile.load %A[%i, %j] : tensor<16x8xfloat32>
+"""
+    assert is_unchanged(view + text + "tile.store %x, %v[%c0, %i, %j]\n")
+    folded = lines_of(view + ROWS + "tile.store %y, %v[%c0, %i, %j]\n")
+    filecheck(
+        folded,
+        """
+        %v = tile.view %C : buffer<1*64*96*float32, global>
+        %i = tensor.iota {axis = 0} : tensor<16x1xint32>
+        %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+        %x = tile.load %A[%i, %j] : tensor<16x8xfloat32>
+        %w = tile.load %W[%c0, %j] : tensor<1x8xfloat32>
+        %y = arith.mul %x, %w : tensor<16x8xfloat32>
+        tile.store %y, %v[%c0, %i, %j]
+        """,
+    )

@@ -190,7 +190,7 @@ class _Program:
             kernel = self.function.kernel_for(self.bound, {**self.base, **config}, target)
         except Exception:  # as in roles
             return False
-        return api.IMPORTS[0] in kernel.source
+        return api.IMPORT in kernel.source
 
     def roles(self) -> dict[str, str]:
         """For each tunable m, n, k, threads, warps, stages, panel or size, of which there may be several: size, size 2;

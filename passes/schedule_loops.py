@@ -6,6 +6,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import handed_on, reached, stripped
+from tiledsl.analysis.gluon.ordered_loops import OrderedLoop, block, is_ordered, is_stored, ordered_loops
 from tiledsl.analysis.gluon.plan import query_in_registers
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
@@ -53,8 +54,13 @@ class ScheduleLoops(Pass):
                 continue
             if isinstance(launch.body.first, gluon.ScheduleOp):
                 continue  # IR that has been through this pass
-            schedule = _schedule_softmax(launch) if is_softmax(launch.body) else _schedule_product(launch)
-            launch.body.insert(schedule, launch.body.first)
+            launch.body.insert(_schedule(launch), launch.body.first)
+
+
+def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+    if is_ordered(launch.body):
+        return _schedule_ordered(launch)
+    return _schedule_softmax(launch) if is_softmax(launch.body) else _schedule_product(launch)
 
 
 def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
@@ -151,6 +157,59 @@ def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     _name_results(product.after)
     form = "added" if product.acc_position is not None else "paired" if product.op.unroll == 2 else "fresh"
     return gluon.ScheduleOp(form=form, runs=runs)
+
+
+def _schedule_ordered(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+    """Each product is issued as soon as what it needs is there: first its left operand, which may be on its way to
+    shared memory while what it is added to is computed. What no product waits for comes while the last one runs."""
+    found = ordered_loops(launch.body)
+    for loop in found.loops:
+        end = loop.op.body.terminator
+        left = [op for op in loop.op.body if not op.is_terminator]
+        for product in loop.products:
+            for values in ([product.a], product.operands):
+                needed = {value.op for value in reached(values, _read_for)}
+                for op in [op for op in left if op in needed]:
+                    op.move_before(end)
+                    left.remove(op)
+            product.move_before(end)
+            left.remove(product)
+        for op in left:
+            op.move_before(end)
+    _name_results(list(launch.body))
+    warps = dict(launch.options)["num_warps"]
+    return gluon.ScheduleOp(
+        form="ordered",
+        runs=_certain_turns(launch, [loop.op for loop in found.loops]),
+        in_flight=tuple(_in_flight(loop, warps) for loop in found.loops),
+    )
+
+
+def _in_flight(loop: OrderedLoop, warps: int) -> tuple[int, ...]:
+    """The carried values that are a turn's last products and that the next turn needs only behind a product of its own.
+
+    What a product reads from registers would have to be carried too.
+    """
+    body, yielded = list(loop.op.body), loop.op.yielded
+    numbers: list[int] = []
+    for product in reversed(loop.products):
+        in_registers = block(product.a) is None and not is_stored(product, warps)
+        if in_registers or dict(product.out.uses) != {loop.op.body.terminator: 1}:
+            break
+        number = yielded.index(product.out)
+        argument = loop.op.iter_args[number]
+        readers = (at for at, op in enumerate(body) if any(argument in each.operands for each in op.walk()))
+        reader = next(readers, len(body))
+        ahead = any(isinstance(op, tensor.DotOp) for op in body[:reader])
+        if not ahead or isinstance(body[reader], tensor.DotOp) or reader > body.index(product):
+            break
+        numbers.insert(0, number)
+    return tuple(numbers)
+
+
+def _read_for(value: Value) -> list[Value]:
+    """The values that the operation that gives one reads, inside of branches too."""
+    return [] if value.op is None else [operand for op in value.op.walk() for operand in op.operands]
 
 
 def _with_product(product: TiledProduct) -> tuple[list[Operation], list[Operation]]:

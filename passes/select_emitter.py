@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
+from tiledsl.analysis.gluon.ordered_loops import ITEM, TURNS, WARPS, find_ordered_loops, is_computed_twice
 from tiledsl.analysis.gluon.plan import (
     drawback,
     make_plan,
+    ordered_drawback,
+    ordered_plan,
     product_drawback,
     product_stages,
     products_in_flight,
     rescaling,
+    tile_bytes,
 )
 from tiledsl.analysis.gluon.softmax_loops import (
     ROWS_OF_CONSUMER,
@@ -24,6 +28,7 @@ from tiledsl.analysis.gluon.softmax_loops import (
     SoftmaxLoops,
     check_rows,
     find_softmax_loops,
+    hands_on,
 )
 from tiledsl.analysis.gluon.tiled_products import BYTES, find_tiled_product, is_softmax
 from tiledsl.analysis.loops import trip_count
@@ -69,7 +74,9 @@ class SelectEmitter(Pass):
 
     The block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results
     are stored by TMA where their indices allow it. Suitable loops are those of attention (gluon/softmax_loops.py), and
-    those that accumulate products, or add something computed from each product (gluon/tiled_products.py).
+    those that accumulate products, or add something computed from each product (gluon/tiled_products.py). Other loops
+    of several products are run in order by one group of all warps (gluon/ordered_loops.py), which has no parts; it
+    divides the columns of products that have too few rows.
 
     backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is faster, as gluon/plan.py decides. The
                reason why a kernel stays in Triton is logged and, on a device that supports Gluon, among the kernel's
@@ -155,17 +162,20 @@ class SelectEmitter(Pass):
         missing = support.missing()
         if missing:
             raise NotRecognised(missing)
-        twin = kernel.clone({})
-        assert isinstance(twin, tile.KernelOp)
-        assert kernel.parent is not None
-        kernel.parent.insert(twin, kernel)
+        several = sum(isinstance(op, tensor.DotOp) for op in kernel.walk()) > 1
+        by_columns = several if self.backend == "gluon" else is_computed_twice(kernel.body, kernel.threads // 32)
         try:
-            _load_boxes(twin)
-            prepare = self._prepare_softmax if is_softmax(twin.body) else self._prepare_product
-            prepare(twin, target.max_shared_bytes)
-        except NotRecognised:
-            twin.erase()
-            raise
+            prepare = self._prepare_softmax if is_softmax(kernel.body) else self._prepare_product
+            twin = _prepared(kernel, prepare, target.max_shared_bytes)
+        except NotRecognised as reason:
+            if not by_columns:
+                raise
+            try:
+                twin = _prepared(kernel, self._prepare_ordered, target.max_shared_bytes)
+            except NotRecognised as other:
+                if str(other) == str(reason):
+                    raise
+                raise NotRecognised(f"{reason}; nor by one group of warps: {other}", other.op or reason.op) from None
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
@@ -175,7 +185,8 @@ class SelectEmitter(Pass):
         if self.fast_math:
             mask_after_products(kernel.walk())
         softmax = find_softmax_loops(kernel.body)
-        check_rows(kernel.body, softmax.rows, (softmax.columns, softmax.width), {softmax.query, *softmax.undivided})
+        tiles = [(softmax.rows, columns) for columns in (softmax.columns, softmax.width)]
+        check_rows(kernel.body, tiles, {softmax.query, *softmax.undivided})
         if merge_softmax_loops([loop.op for loop in softmax.loops]):
             softmax = find_softmax_loops(kernel.body)
         compare_columns(op for loop in softmax.loops for op in loop.op.walk())
@@ -194,13 +205,46 @@ class SelectEmitter(Pass):
         for loop in softmax.loops:
             loop.op.set_attribute("num_stages", plan.stages)
 
+    def _prepare_ordered(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
+        """Have one group of all warps run loops of products in order. Raises NotRecognised."""
+        warps = kernel.threads // 32
+        if warps not in WARPS:
+            raise NotRecognised(f"{kernel.threads} threads are not 128 or 256")
+        widen_columns(kernel.body)
+        erase_unused(kernel.body, lambda op: op.is_pure)
+        loops = [loop.op for loop in find_ordered_loops(kernel.body).loops]
+        lazy = self.rescale == "lazy" or (self.rescale == "auto" and self.fast_math)
+        if lazy and all(map(hands_on, loops, loops[1:])) and rescale_lazily(loops):
+            loops = [op for op in kernel.body if isinstance(op, scf.ForOp)]
+            sums = {value.type for value in loops[0].yielded if isinstance(value.op, tensor.DotOp)}
+            name_rescaling(loops, skip=len(sums) == 1)  # the text has one function for it
+        if self.fast_math:
+            ops = list(kernel.body)
+            after = ops[ops.index(loops[-1]) + 1 :]
+            divide_rows_once(after)
+            multiply_rows_once(after)
+        ordered = find_ordered_loops(kernel.body)
+        plan = ordered_plan(ordered, warps, self.stages, shared_bytes)
+        if self.backend == "auto" and (slower := ordered_drawback(plan, shared_bytes)):
+            raise NotRecognised(slower, ordered.loops[0].op)
+        for loop in ordered.loops:
+            loop.op.set_attribute("num_stages", plan.stages)
+            for load in loop.loads:
+                load.set_attribute("ring", TURNS)
+        for load in ordered.kept:
+            load.set_attribute("ring", ITEM)
+        left = plan.left
+        free = [(gluon.box(load), load.out.dtype) for load in ordered.kept]
+        for store in [op for op in kernel.body if isinstance(op, tile.StoreOp) and op.value.shape in ordered.tiles]:
+            left = _store_beside(store, free, left)
+
     def _choose_rescaling(self, kernel: tile.KernelOp, softmax: SoftmaxLoops, warp_groups: int) -> SoftmaxLoops:
         """The loops, rescaling as requested; loops without a softmax can only rescale late."""
         chosen = rescaling(softmax, warp_groups, self.fast_math) if self.rescale == "auto" else self.rescale
         if chosen == "each":
             return softmax
         lazy = chosen == "lazy" and rescale_lazily([loop.op for loop in softmax.loops])
-        name_rescaling(find_softmax_loops(kernel.body), skip=lazy)
+        name_rescaling([loop.op for loop in find_softmax_loops(kernel.body).loops], skip=lazy)
         return find_softmax_loops(kernel.body)
 
     def _prepare_product(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
@@ -208,7 +252,7 @@ class SelectEmitter(Pass):
         widen_columns(kernel.body)
         erase_unused(kernel.body, lambda op: op.is_pure)
         product = find_tiled_product(kernel.body)
-        check_rows(kernel.body, product.rows, (product.columns,), {product.left, *product.undivided})
+        check_rows(kernel.body, [(product.rows, product.columns)], {product.left, *product.undivided})
         warp_groups = _consumers(product.rows, product.product)
         stages = product_stages(product, warp_groups, self.stages, shared_bytes, _store_boxes(product.after))
         if self.backend == "auto" and (slower := product_drawback(product, warp_groups, stages)):
@@ -219,6 +263,21 @@ class SelectEmitter(Pass):
             load_ahead(product)
         _divide_rows(kernel, product.rows, warp_groups, product.undivided)
         product.op.set_attribute("num_stages", stages)
+
+
+def _prepared(kernel: tile.KernelOp, prepare: Callable[[tile.KernelOp, int], None], shared_bytes: int) -> tile.KernelOp:
+    """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
+    twin = kernel.clone({})
+    assert isinstance(twin, tile.KernelOp)
+    assert kernel.parent is not None
+    kernel.parent.insert(twin, kernel)
+    try:
+        _load_boxes(twin)
+        prepare(twin, shared_bytes)
+    except NotRecognised:
+        twin.erase()
+        raise
+    return twin
 
 
 def _may_gain(loop: scf.ForOp) -> bool:
@@ -283,8 +342,25 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     erase_unused(kernel.body, lambda op: op.is_pure)
 
 
-def _store_box(store: tile.StoreOp) -> tile.StoreBlockOp | None:
-    """Turn the store of a whole tile into a box if its indices allow it; else return None."""
+def _store_beside(store: tile.StoreOp, free: list[tuple[tuple[int, ...], str]], left: int) -> int:
+    """Turn the store of a whole tile into a box where so many bytes are left for it, or it has the place of a `free`
+    box, which is not needed any more; return what is left then."""
+    made = _store_box(store, keep=True)
+    if made is None:
+        return left
+    size, place = tile_bytes(store.value), (gluon.box(made), store.value.dtype)
+    if size > left and place not in free:
+        made.erase()
+        return left
+    if size > left:
+        free.remove(place)
+        made.set_attribute("ring", ITEM)
+    store.erase()
+    return left if made.ring else left - size
+
+
+def _store_box(store: tile.StoreOp, keep: bool = False) -> tile.StoreBlockOp | None:
+    """Turn the store of a whole tile into a box if its indices allow it; else return None. `keep`: put it before."""
     if store.mask is not None:
         return None
     try:
@@ -292,7 +368,8 @@ def _store_box(store: tile.StoreOp) -> tile.StoreBlockOp | None:
     except NotRecognised:
         return None
     made = Builder.at(store).insert(tile.StoreBlockOp(store.value, store.buffer, offsets, axes=axes))
-    store.erase()
+    if not keep:
+        store.erase()
     return made
 
 

@@ -19,12 +19,12 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tiledsl.analysis.dependence import stripped
-from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, dependent_on
+from tiledsl.analysis.gluon.softmax_loops import dependent_on
 from tiledsl.dialects import arith, gluon, scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -312,16 +312,18 @@ def _reshaped(at: Builder, factor: Value, like: Value) -> Value:
     return at.insert(tensor.ReshapeOp(factor, result_types=[TensorType(shape, factor.dtype)])).out
 
 
-def name_rescaling(softmax: SoftmaxLoops, skip: bool) -> None:
-    """Turn the multiplication of an accumulator by one value for each row into gluon.rescale, where the loop allows it.
+def name_rescaling(loops: Iterable[scf.ForOp], skip: bool) -> None:
+    """Turn the multiplication of accumulators by one value for each row into gluon.rescale, where loops allow it.
 
-    The loop must do nothing else to the accumulator. `skip`: a warp whose factors are all 1 may skip the
-    multiplication.
+    A loop must do nothing to the accumulator but that and the next product. `skip`: a warp whose factors are all 1 may
+    skip the multiplication.
     """
-    for loop in softmax.loops:
-        op = loop.rescale[0] if len(loop.rescale) == 1 else None
-        accumulator = loop.op.body.args[1 + loop.acc_position]
-        if not isinstance(op, arith.MulOp) or op.lhs is op.rhs:
+    for accumulator in (value for loop in loops for value in loop.iter_args):
+        op = next(iter(accumulator.uses)) if len(accumulator.uses) == 1 else None
+        if not isinstance(op, arith.MulOp) or op.lhs is op.rhs or op.result.type != accumulator.type:
+            continue
+        product = next(iter(op.result.uses)) if len(op.result.uses) == 1 else None
+        if not isinstance(product, tensor.DotOp) or product.accumulator is not op.result:
             continue
         factor = _seen_through(op.rhs if op.lhs is accumulator else op.lhs)
         rows = accumulator.shape[0]

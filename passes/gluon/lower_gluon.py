@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.gluon.ordered_loops import TURNS
 from tiledsl.dialects import arith, gluon, scf, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -17,9 +19,9 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     """Compute the block's indices from the work item.
 
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
-    and the first index changes fastest. Otherwise each program has one block. If loops get longer as an index grows,
-    that index changes fastest, and blocks are distributed so that programs end together (gluon.longest_first); without
-    persistent programs, the longest blocks come first.
+    and the first index changes fastest, after those that what a loop loads does not depend on. Otherwise each program
+    has one block. If loops get longer as an index grows, that index changes fastest, and blocks are distributed so that
+    programs end together (gluon.longest_first); without persistent programs, the longest blocks come first.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
     several = [index for index, extent in zip(indices, launch.grid, strict=True) if constant_of(extent) != 1]
@@ -34,6 +36,7 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
         return
     processors = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
     order = [axis for axis, index in enumerate(indices) if index is not growing]
+    order.sort(key=lambda axis: _chooses_tiles(indices[axis], launch))
     others = _product(host, [launch.grid[axis] for axis in order])
     if growing is None:
         blocks, remaining = others, inside.insert(gluon.WorkItemOp(others, names=["item"])).out
@@ -50,6 +53,13 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
             remaining = insert_or_fold(inside, arith.TruncDivOp(remaining, launch.grid[axis]))
         index.replace_with(place)
     launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
+
+
+def _chooses_tiles(index: Value, launch: triton.LaunchOp) -> bool:
+    """Whether loops of one group of warps load other tiles if an index changes. Programs that run at the same time
+    shall load the same ones."""
+    loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp) and op.ring == TURNS]
+    return any(depends_on(start, [index]) for load in loads for start in load.starts)
 
 
 def _product(at: Builder, factors: Sequence[Value]) -> Value:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from tiledsl.analysis.affine import form_bounds, linear_form
+from tiledsl.analysis.gluon.ordered_loops import is_ordered
 from tiledsl.analysis.linear import Factors, LinearForm, constant_form, single_form
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor, tile, triton
@@ -145,7 +146,8 @@ def launch_options(kernel: tile.KernelOp, target: Any) -> tuple[tuple[str, Any],
     hints: dict[str, Any] = dict(kernel.options)
     overlapped = (("launch_pdl", True),) if hints.get("launch_pdl") else ()
     if hints.get("emitter") == "gluon":
-        return (("num_warps", 4), *overlapped, ("emitter", "gluon"))
+        warps = kernel.threads // warp_size(target) if is_ordered(kernel.body) else 4
+        return (("num_warps", warps), *overlapped, ("emitter", "gluon"))
     warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size(target)))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
     stages = int(hints.get("num_stages") or 1)
@@ -171,13 +173,14 @@ class _KernelLowering:
 
     def run(self, name: str, target: Any) -> None:
         kernel, indices = self.kernel, self.body.args
+        options = launch_options(kernel, target)
         kernel.regions.remove(self.body)
         self.body.parent = None
         launch = triton.LaunchOp(
             list(kernel.grid),
             [],
             sym_name=name,
-            options=launch_options(kernel, target),
+            options=options,
             remarks=kernel.remarks,
             regions=[self.body],
             loc=kernel.loc,

@@ -11,6 +11,7 @@ import tiledsl
 from tests.certificate.pass_mutants import INPUTS, meanings, unlike
 from tests.support.example_kernels import NAMES, kernels_of
 from tests.support.example_modules import load_example
+from tests.support.latent_attention import decode, decode_paged
 from tests.support.mutated import mutate
 from tests.support.random_sources import random_source
 from tiledsl.certificate.check import Check
@@ -66,6 +67,14 @@ def test_attention_in_triton_and_in_gluon() -> None:
     assert not bad(checks)
     (emitter,) = [each for each in checks if each.subject.startswith("select-emitter")]
     assert emitter.detail.startswith("equal but for reciprocal")
+
+
+def test_decoding_by_one_group_of_warps() -> None:
+    """Lengths come from memory: the first inputs leave loops without a turn, so that others need what passes allow."""
+    options = {"select-emitter.backend": "gluon"}
+    for program in (decode(), decode_paged(2, 2)):
+        kernel = tiledsl.compile(program, target="cuda:90", pass_configs=options)
+        assert "_rescaled(" in kernel.source and not bad(check_translation(kernel))
 
 
 @pytest.mark.parametrize("seed", range(300, 304))

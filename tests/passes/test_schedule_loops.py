@@ -45,9 +45,9 @@ def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-def scheduled(body: str) -> list[str]:
+def scheduled(body: str, warps: int = 4) -> list[str]:
     """The lines of the launch's body after the pass, without constants and indentation."""
-    root = launch(body)
+    root = launch(body, f'(("num_warps", {warps}), ("emitter", "gluon"))')
     program = parse_program(print_op(root))
     ScheduleLoops().run(program)
     verify(program.root)
@@ -200,6 +200,80 @@ def test_added_products() -> None:
     assert found[-4:] == ["gluon.cluster", "%scale = arith.mul %i, %n : int32", "scf.yield [%d]", "}"]
 
 
+def decoding(scaled: str) -> str:
+    """One tile is keys and values; `scaled` is what the last product is added to."""
+    return f"""
+    %q = triton.load_block %Q[%c0, %c0] {{axes = (0, 1), ring = "item"}} : {HALF}
+    %r, %t = scf.for %c0, %n, %c1[%zero, %c0] : {SCORES}, int32 (%i: int32, %acc: {SCORES}, %count: int32) {{
+      %next = arith.add %count, %c1 : int32
+      %twice = arith.mul %acc, %acc : {SCORES}
+      %k = triton.load_block %K[%i, %c0] {{axes = (0, 1), ring = "turns"}} : {HALF}
+      %kt = tensor.transpose %k {{permutation = (1, 0)}} : {HALF}
+      %s = tensor.dot %q, %kt, %zero : {SCORES}
+      %big = arith.cmp %c8, %n {{predicate = "lt"}} : bool
+      %x = scf.if %big : {SCORES} {{
+        %y = arith.mul %s, %s : {SCORES}
+        scf.yield [%y]
+      }} {{
+        scf.yield [%s]
+      }}
+      {FACTOR}
+      %p = arith.cast %x : {HALF}
+      %sum = tensor.dot %p, %k, {scaled} : {SCORES}
+      scf.yield [%sum, %next]
+    }}
+    triton.store_block %q, %O[%c0, %c0] {{axes = (0, 1), ring = "item"}}
+    triton.store_block %q, %O[%c0, %c0] {{axes = (0, 1)}}
+    """
+
+
+def test_products_in_order() -> None:
+    """Each follows what it needs, its left operand before what it is added to, and what none needs follows the last."""
+    expected = f"""
+        gluon.schedule {{form = "ordered", runs = (false,), in_flight = ((0,),)}}
+        %q = triton.load_block %Q[%c0, %c0] {{axes = (0, 1), ring = "item"}} : {HALF}
+        %r, %t = scf.for %c0, %n, %c1[%zero, %c0] : {SCORES}, int32 (%i: int32, %acc: {SCORES}, %count: int32) {{
+        %k = triton.load_block %K[%i, %c0] {{axes = (0, 1), ring = "turns"}} : {HALF}
+        %kt = tensor.transpose %k {{permutation = (1, 0)}} : {HALF}
+        %s = tensor.dot %q, %kt, %zero : {SCORES}
+        %big = arith.cmp %c8, %n {{predicate = "lt"}} : bool
+        %x = scf.if %big : {SCORES} {{
+        %y = arith.mul %s, %s : {SCORES}
+        scf.yield [%y]
+        }} {{
+        scf.yield [%s]
+        }}
+        %p = arith.cast %x : {HALF}
+        %twice = arith.mul %acc, %acc : {SCORES}
+        %sum = tensor.dot %p, %k, %twice : {SCORES}
+        %next = arith.add %count, %c1 : int32
+        {FACTOR}
+        scf.yield [%sum, %next]
+        }}
+        triton.store_block %q, %O[%c0, %c0] {{axes = (0, 1), ring = "item"}}
+        triton.store_block %q, %O[%c0, %c0] {{axes = (0, 1), ring = "results"}}"""
+    root = launch(decoding("%twice"), '(("num_warps", 8), ("emitter", "gluon"))')
+    ScheduleLoops().run(Program(root))
+    verify(root)
+    text = print_op(root)
+    lines = [line.strip() for line in text[text.index("triton.launch") :].splitlines()[1:]]
+    found = [line for line in lines if "= arith.constant" not in line]
+    assert found[: len(lines_of(expected))] == lines_of(expected)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "warps", "in_flight"),
+    [
+        ("%twice", 8, "((0,),)"),
+        ("%twice", 4, "((),)"),  # its left operand is in registers
+        ("%acc", 8, "((),)"),  # nothing reads the sum before it is added to
+        ("%zero", 8, "((),)"),  # what reads it follows the last product
+    ],
+)
+def test_products_that_the_next_turn_awaits(scaled: str, warps: int, in_flight: str) -> None:
+    assert f"in_flight = {in_flight}" in scheduled(decoding(scaled), warps)[0]
+
+
 def test_clusters() -> None:
     (loop,) = [op for op in launch(product("%zero", "", USE, "%next")).walk() if op.name == "scf.for"]
     assert clusters(loop.regions[0]) == []
@@ -258,12 +332,20 @@ def test_loops_that_triton_fails_to_flatten(body: str, is_kept: bool) -> None:
     [
         (
             'gluon.schedule {form = "flat", runs = (true,)}',
-            "form is 'flat', not one of 'skewed', 'added', 'fresh', 'paired'",
+            "form is 'flat', not one of 'skewed', 'added', 'fresh', 'paired', 'ordered'",
         ),
         ('gluon.schedule {form = "skewed", runs = (1,)}', "runs is (1,), not a truth value for each loop"),
         (
             'gluon.schedule {form = "added", runs = (true,), packed = true}',
             "only a skewed loop keeps operands in registers",
+        ),
+        (
+            'gluon.schedule {form = "ordered", runs = (true, true), in_flight = ((),)}',
+            "in_flight is ((),) for 2 loops that are ordered",
+        ),
+        (
+            'gluon.schedule {form = "added", runs = (true,), in_flight = ((0,),)}',
+            "in_flight is ((0,),) for 1 loops that are added",
         ),
         ("gluon.cluster {stage = 2}", "stage 2; a loop holds back operations for one turn at most"),
         (f'%x = triton.load_block %Q[%n, %n] {{ring = "queries"}} : {HALF}', "ring is 'queries'"),

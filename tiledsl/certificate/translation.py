@@ -109,6 +109,7 @@ class _Levels:
         self.arguments: list[Any] = []
         self.remembered = Remembered()
         self.allowed: frozenset[str] = frozenset()  # what passes needed of what they name
+        self.named: frozenset[str] = frozenset()  # what passes name that changed the program
 
     def checked(self, *, passes: bool, source: bool) -> list[Check]:
         try:
@@ -174,6 +175,7 @@ class _Levels:
             was, text = text, print_op(self.func)
             if text == was:
                 continue
+            self.named |= allowed
             after = self.run(self.func)
             yield self.compared(current, before, after, root, allowed) if compares else None, after
             before = after if after.error is None else before
@@ -240,15 +242,22 @@ class _Levels:
 
     def other_inputs(self, name: str, sizes: Sizes, scalar: int | None) -> list[Check]:
         """The text against the program as it was elaborated, on other inputs; nothing if the program has no meaning for
-        them. What passes needed of what they allow makes no difference."""
-        subject = f"{self.kernel.name} with {name}"
-        try:
-            before = self.first(INTEGERS if scalar is not None else ALL_INTEGERS, sizes, sizes == "whole", scalar)
-        except ExecutorError:
-            return []
-        after = self.run_source(self.module(), self.allowed, is_misaligned=sizes == "whole")
-        how = "equal to the program as it was written"
-        return [self.source_against(subject, before, after, how, self.allowed)]
+        them. What passes allow makes no difference, if it must not."""
+        subject, how = f"{self.kernel.name} with {name}", "equal to the program as it was written"
+        made: list[Check] = []
+        needed = self.allowed
+        for allowed in dict.fromkeys([needed, self.named]):  # other inputs may need more, such as a loop's first turn
+            self.allowed = allowed
+            try:
+                before = self.first(INTEGERS if scalar is not None else ALL_INTEGERS, sizes, sizes == "whole", scalar)
+            except ExecutorError:
+                break
+            after = self.run_source(self.module(), allowed, is_misaligned=sizes == "whole")
+            made = [self.source_against(subject, before, after, how, allowed)]
+            if made[0].status == "tested":
+                break
+        self.allowed = needed
+        return made
 
     def emitted_again(self) -> str:
         """The source of the whole program."""

@@ -8,6 +8,7 @@ from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.kernel import gluon_writer
+from tiledsl.codegen.gluon.writer import schedule_of
 from tiledsl.codegen.host import HostWriter, debug_options
 from tiledsl.codegen.host_descriptors import (
     BOTH_DESCRIPTORS,
@@ -71,7 +72,8 @@ def emit(root: Operation) -> EmittedModule:
     functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
     functions += [text.splitlines() for text in supporting]
     if uses_gluon:
-        imports += api.IMPORTS
+        schedules = [schedule_of(launch) for launch in launches if targets_gluon(launch)]
+        imports += api.imports(any(any(each.in_flight) for each in schedules))
         functions[:0] = [text.splitlines() for text in helpers]
     title = comment(f"{root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.")
     head = [f"# {title}", "", *imports]

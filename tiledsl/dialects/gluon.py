@@ -13,7 +13,7 @@ from tiledsl.ir.core import Effect, Operation, Region
 from tiledsl.ir.fields import attr, operand, result
 from tiledsl.ir.types import INT32, ScalarType, TensorType
 
-FORMS = ("skewed", "added", "fresh", "paired")
+FORMS = ("skewed", "added", "fresh", "paired", "ordered")
 BlockAccess: TypeAlias = tile.LoadBlockOp | tile.StoreBlockOp | triton.LoadBlockOp | triton.StoreBlockOp
 
 
@@ -80,12 +80,14 @@ class ScheduleOp(Operation):
 
     Forms: "skewed": row-wise updates between two products, of which the second waits for the next turn's first one;
     "added": products that are added to what the loop carries; "fresh": products from zero, each awaited before it is
-    used; "paired": two of these in flight. In all of them the body's operations stand in the order of their text, and
-    gluon.cluster divides them.
+    used; "paired": two of these in flight; "ordered": products of any kind, which one group of all warps issues one
+    after another and awaits where their results are used. In all of them the body's operations stand in the order of
+    their text, and in all but the last gluon.cluster divides them.
 
     runs: for each loop, whether it certainly has a turn. query_in_registers: whether the left operand of the first
     product is loaded to registers once. packed: whether the left operand of the second product is handed on to the next
-    turn two elements in a register.
+    turn two elements in a register. in_flight: for each ordered loop, the numbers of carried values that are products
+    which the next turn awaits.
 
     Example: `gluon.schedule {form = "skewed", runs = (true, false), query_in_registers = true}`
     """
@@ -96,12 +98,15 @@ class ScheduleOp(Operation):
     runs = attr(tuple)
     query_in_registers = attr(bool, False)
     packed = attr(bool, False)
+    in_flight = attr(tuple, ())
 
     def verify(self) -> None:
         if {*map(type, self.runs)} - {bool}:
             raise ValueError(f"runs is {self.runs}, not a truth value for each loop")
         if self.form != "skewed" and (self.query_in_registers or self.packed):
             raise ValueError(f"only a skewed loop keeps operands in registers, not one that is {self.form}")
+        if len(self.in_flight) != (len(self.runs) if self.form == "ordered" else 0):
+            raise ValueError(f"in_flight is {self.in_flight} for {len(self.runs)} loops that are {self.form}")
 
 
 class ClusterOp(Operation):

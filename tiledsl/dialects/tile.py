@@ -31,7 +31,7 @@ ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "cas", "loa
 MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 # Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
-RINGS = ("", "query", "keys", "values", "left", "right", "results")
+RINGS = ("", "query", "keys", "values", "left", "right", "turns", "item", "results")
 EVICTION_HINTS = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
 
 

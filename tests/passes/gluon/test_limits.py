@@ -29,10 +29,10 @@ from tiledsl.analysis.gluon.softmax_loops import NotRecognised, check_rows
 def test_tiles_of_the_rows_of_a_block(shape: str, fits: bool) -> None:
     body = kernel_of(program(f"%x = tensor.broadcast %f : tensor<{shape}xfloat32>")).regions[0]
     if fits:
-        check_rows(body, 64, (32,), set())
+        check_rows(body, [(64, 32)], set())
     else:
         with pytest.raises(NotRecognised, match=f"tensor<{shape}xfloat32> is not a tile of the block's 64 rows"):
-            check_rows(body, 64, (32,), set())
+            check_rows(body, [(64, 32)], set())
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.gluon.ordered_loops import OrderedLoops, divided, instruction_columns, live_registers
 from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import gluon, tile
+from tiledsl.ir.core import Value
 from tiledsl.ir.types import ELEMENTS
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
@@ -105,6 +108,58 @@ def product_stages(
         needed = once + 2 * each
         raise NotRecognised(f"two stages need {needed} bytes of shared memory of {shared_bytes}", product.product)
     return min(max(2, stages or product.op.num_stages), possible)
+
+
+@dataclass(frozen=True)
+class OrderedPlan:
+    """How loops of products in order use shared memory: turns whose tiles are in flight, bytes that are left beside
+    them, and the least that they need."""
+
+    stages: int
+    left: int
+    least: int
+
+
+def ordered_plan(ordered: OrderedLoops, warps: int, stages: int, shared_bytes: int) -> OrderedPlan:
+    """The plan; `stages` 0 means what the loops ask for, at least 2. Raises NotRecognised if shared memory or registers
+    do not suffice."""
+    warp_groups = warps // 4
+    limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
+    for loop in ordered.loops:
+        needed = live_registers(loop, warps)
+        if needed > limit:
+            raise NotRecognised(f"tiles need {needed} registers a thread of {limit}", loop.op)
+    for product in ordered.products:
+        rows, columns = product.out.shape[0], instruction_columns(product.out.shape, warps)
+        if rows != 16 * divided(product.out.shape, warps)[0]:  # ptxas then waits for each instruction by itself
+            raise NotRecognised(f"{rows} rows are more than those of an instruction of {warps} warps", product)
+        if columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[warp_groups]:
+            raise NotRecognised(f"an instruction of {columns} columns does not fit {warps} warps", product)
+    once = BARRIER_BYTES + sum(
+        map(tile_bytes, [*(load.out for load in ordered.kept), *{*ordered.buffers(warps).values()}])
+    )
+    each = sum(tile_bytes(load.out) for load in {*ordered.rings.values()})
+    possible, least = (shared_bytes - once) // each, once + 2 * each
+    if possible < 2:
+        raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", ordered.loops[0].op)
+    wanted = max(2, stages or max(loop.op.num_stages for loop in ordered.loops))
+    chosen = min(wanted, possible)
+    return OrderedPlan(chosen, shared_bytes - once - chosen * each, least)
+
+
+def ordered_drawback(plan: OrderedPlan, shared_bytes: int) -> str:
+    """Why Triton should write loops whose columns could be divided; empty if Gluon is faster, as measured on an H200.
+
+    Where a multiprocessor has room for two blocks, one computes while the other waits.
+    """
+    if 2 * plan.least <= shared_bytes:
+        return f"of blocks of {plan.least} bytes several run on a multiprocessor"
+    return ""
+
+
+def tile_bytes(value: Value) -> int:
+    """What a tile takes in shared memory."""
+    return math.prod(value.shape) * ELEMENTS[value.dtype].bits // 8
 
 
 def products_in_flight(product: TiledProduct, warp_groups: int) -> int:

@@ -104,14 +104,16 @@ class SoftmaxLoops:
         return {op for ops in each for op in ops}
 
 
-def check_supported(body: Region) -> None:
-    """Raises NotRecognised where a kernel has operations that no Gluon kernel is written with."""
+def check_supported(body: Region, branches_read: bool = False) -> None:
+    """Raises NotRecognised where a kernel has operations that no Gluon kernel is written with. `branches_read`: whether
+    branches may load."""
     for op in body.walk():
         if not isinstance(op, _ALLOWED):
             raise NotRecognised(f"{op.name} is not supported", op)
         if isinstance(op, scf.ForOp) and op.parent is not body:
             raise NotRecognised("a loop inside of a loop", op)
-        if isinstance(op, scf.IfOp) and not op.is_pure:
+        pure = Effect.REGION | Effect.TERMINATE | (Effect.READ if branches_read else Effect.NONE)
+        if isinstance(op, scf.IfOp) and any(each.effects & ~pure for each in op.walk()):
             raise NotRecognised("a branch with effects", op)
         if isinstance(op, tensor.DotOp) and isinstance(op.parent_op, scf.IfOp):
             raise NotRecognised("a product in a branch", op)
@@ -134,10 +136,15 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
         if (loop.keys.operands[0], loop.values.operands[0]) != (first.keys.operands[0], first.values.operands[0]):
             raise NotRecognised("the loops read different buffers", loop.op)
     for one, following in pairwise(fors):
-        if following.inits != one.results or any(set(value.uses) != {following} for value in one.results):
+        if not hands_on(one, following):
             raise NotRecognised("a loop does not just hand its values to the next", following)
     before, after = operations_around(body, fors)
     return SoftmaxLoops(query, loops, tuple(before), tuple(after))
+
+
+def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
+    """Whether a loop does nothing with its values but hand them to another one."""
+    return following.inits == one.results and all(set(value.uses) == {following} for value in one.results)
 
 
 def operations_around(body: Region, fors: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:
@@ -180,6 +187,8 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
         raise NotRecognised("the first product's right operand is not a transposed tile loaded in the loop", scores)
     if values is None or values.parent is not loop.body:
         raise NotRecognised("the second product's right operand is not a tile loaded in the loop", product)
+    if keys is values:
+        raise NotRecognised("one tile is the right operand of both products", loop)
     if constant_of(scores.accumulator) != 0 or scores.out.dtype != "float32" or product.out.dtype != "float32":
         raise NotRecognised("a product is not accumulated in float32, or the first does not start from 0", scores)
     for dot in dots:
@@ -231,11 +240,13 @@ def dependent_on(start: Sequence[Value], body: Region) -> set[Operation]:
     return reached
 
 
-def check_rows(body: Region, rows: int, columns: Sequence[int], operands: set[Operation]) -> None:
+def check_rows(body: Region, tiles: Sequence[tuple[int, ...]], operands: set[Operation]) -> None:
     """Raises NotRecognised where an operation does not map each row to the same row, or Gluon has no name for it.
 
-    `columns` are those of the products; `operands`, which are loaded for products, may have others.
+    `tiles` are the products' shapes; `operands`, which are loaded for products, may have others.
     """
+    rows = list(dict.fromkeys(shape[0] for shape in tiles))
+    columns = {shape[1] for shape in tiles}
     for op in body.walk():
         if op in operands:
             continue
@@ -243,20 +254,20 @@ def check_rows(body: Region, rows: int, columns: Sequence[int], operands: set[Op
             shape = value.shape
             if (
                 len(shape) > 2
-                or (len(shape) == 1 and shape[0] != rows)
-                or (len(shape) == 2 and shape[0] not in (1, rows))
+                or (len(shape) == 1 and shape[0] not in rows)
+                or (len(shape) == 2 and shape[0] not in (1, *rows))
             ):
-                raise NotRecognised(f"{value.type} is not a tile of the block's {rows} rows", op)
-            if len(shape) == 2 and shape[1] not in (1, *columns):
+                raise NotRecognised(f"{value.type} is not a tile of the block's {' or '.join(map(str, rows))} rows", op)
+            if len(shape) == 2 and (shape[1] not in (1, *columns) or 1 not in shape and shape not in tiles):
                 raise NotRecognised(f"{value.type} has the columns of no product", op)
         if isinstance(op, tensor.ReduceOp):
             narrow = ELEMENTS[op.out.dtype].bits < 32 or op.out.dtype == "bool"
-            if op.axis != 1 or len(op.source.shape) != 2 or op.source.shape[0] != rows:
+            if op.axis != 1 or len(op.source.shape) != 2 or op.source.shape[0] not in rows:
                 raise NotRecognised("a reduction over rows", op)
             if op.kind not in REDUCTIONS or op.propagate_nan or narrow:
                 raise NotRecognised(f"a reduction by {op.kind} of {op.out.dtype}", op)
         elif isinstance(op, tensor.ReshapeOp):
-            if {op.source.shape, op.out.shape} != {(rows,), (rows, 1)}:
+            if {op.source.shape, op.out.shape} not in [{(each,), (each, 1)} for each in rows]:
                 raise NotRecognised(f"a reshape of {op.source.type} to {op.out.type}", op)
         elif isinstance(op, tensor.IotaOp):
             if op.out.dtype != "int32":

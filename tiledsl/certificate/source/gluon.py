@@ -176,7 +176,7 @@ class _Stopped(Exception):
 class Product:
     """A product on its way. Only a wait, or another product, may take it."""
 
-    def __init__(self, language: GluonLanguage, a: Any, b: Shared, acc: Any, use_acc: bool) -> None:
+    def __init__(self, language: GluonLanguage, a: Any, b: Any, acc: Any, use_acc: bool) -> None:
         self.language, self.a, self.b, self.acc, self.use_acc = language, a, b, acc, use_acc
         self.value: Tensor | None = None
 
@@ -229,6 +229,7 @@ class GluonLanguage(Language):
             setattr(language, name, lambda *a, _name=name, **k: (_name, a, tuple(sorted(k.items()))))
         language.to_tensor = lambda value: lift(self.algebra, value)
         language.convert_layout = lambda value, layout: value
+        language.barrier = lambda: None
         language.split, language.join = self._split, self._join
         language.inline_asm_elementwise = self._assemble
         language.allocate_shared_memory = self._allocate
@@ -248,7 +249,7 @@ class GluonLanguage(Language):
         boxes = SimpleNamespace(async_load=_load_box, async_store=self._store_box, store_wait=self._store_wait)
         return SimpleNamespace(
             fence_async_shared=lambda: self.here().unfenced.clear(), mbarrier=barriers, tma=boxes,
-            warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait,
+            warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait, warpgroup_mma_init=self._begun,
         )  # fmt: skip
 
     def _specialize(self, partitions: Sequence[Any], warps: Sequence[int], registers: Sequence[int]) -> None:
@@ -282,6 +283,12 @@ class GluonLanguage(Language):
         product = Product(self, a, b, acc, bool(use_acc))
         self.here().products.append(product)
         return product if is_async else self._wait(0, [product])
+
+    def _begun(self, value: Tensor) -> Product:
+        """A sum that no product has been added to."""
+        made = Product(self, None, None, value, True)
+        made.value = value
+        return made
 
     def _wait(self, left: int, deps: Sequence[Any]) -> Any:
         pending = self.here().products

@@ -8,17 +8,23 @@ from tiledsl.analysis.gluon.support import swizzle
 from tiledsl.codegen.functions import SIGNATURE_TYPES, TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS
 
-IMPORTS = (
-    "from triton.experimental import gluon",
-    "from triton.experimental.gluon import language as gl",
-    "from triton.experimental.gluon.language.nvidia.hopper import (",
-    "    fence_async_shared,",
-    "    mbarrier,",
-    "    tma,",
-    "    warpgroup_mma,",
-    "    warpgroup_mma_wait,",
-    ")",
-)
+IMPORT = "from triton.experimental import gluon"
+
+
+def imports(in_flight: bool) -> list[str]:
+    """Imports of a module. `in_flight`: whether products stay on their way into the next turn of a loop."""
+    names = ["fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]
+    if in_flight:
+        names.insert(-1, "warpgroup_mma_init")
+    return [
+        IMPORT,
+        "from triton.experimental.gluon import language as gl",
+        "from triton.experimental.gluon.language.nvidia.hopper import (",
+        *(f"    {name}," for name in names),
+        ")",
+    ]
+
+
 DESCRIPTOR_IMPORT = "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor"
 
 
@@ -26,6 +32,8 @@ DESCRIPTOR_IMPORT = "from triton.experimental.gluon.nvidia.hopper import TensorD
 NAMES = """\
 _load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global"""
+
+BARRIER = """_barrier = getattr(gl, "barrier", None) or gl.thread_barrier"""
 
 FUNCTIONS = (
     NAMES,

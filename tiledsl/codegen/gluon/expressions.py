@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,20 +15,20 @@ from tiledsl.ir.core import Operation, Value
 
 @dataclass(frozen=True)
 class Layouts:
-    """Names of a kernel's layouts. `scores` and `out` are those of the two products (one, if they are as wide), `rows`
-    that of a value for each row; `columns` and `width` are the products' columns."""
+    """Names of a kernel's layouts: of tiles, by their shape, and of one value for each row, by the number of rows.
 
-    scores: str
-    out: str
-    rows: str
-    columns: int
-    width: int
+    A value for each row, or for each column, lies as the first tile does that has so many.
+    """
+
+    tiles: Mapping[tuple[int, ...], str]
+    rows: Mapping[int, str]
 
     def of(self, shape: tuple[int, ...]) -> str:
-        """The layout of a tensor; one value for each row lies as the scores do."""
+        """The layout of a tensor."""
         if len(shape) == 1:
-            return self.rows
-        return self.out if shape[1] == self.width and shape[1] != self.columns else self.scores
+            return self.rows[shape[0]]
+        alike = (tile for tile in self.tiles if all(one in (1, other) for one, other in zip(shape, tile, strict=True)))
+        return self.tiles[shape if shape in self.tiles else next(alike)]
 
 
 class GluonExpressions(Expressions):
@@ -37,13 +37,17 @@ class GluonExpressions(Expressions):
     def __init__(self, variables: Variables, layouts: Layouts) -> None:
         super().__init__(variables)
         self.layouts = layouts
-        self._wanted = layouts.scores  # the layout of the operation whose operands are being written
+        self._wanted = ""  # the layout of the operation whose operands are being written
 
     def value(self, value: Value) -> Expression:
         text = super().value(value)
-        if len(value.shape) == 2 and value.shape[1] == 1 and self._wanted != self.layouts.scores:
-            return Expression(f"gl.convert_layout({text.text}, {self._wanted})")
-        return text
+        return self._as_wanted(text, value.shape) if len(value.shape) == 2 and 1 in value.shape else text
+
+    def _as_wanted(self, text: Expression, shape: tuple[int, ...]) -> Expression:
+        """A value for each row or column in the layout of the tile beside it."""
+        if self._wanted in ("", self.layouts.of(shape)):
+            return text
+        return Expression(f"gl.convert_layout({text.text}, {self._wanted})")
 
     def operation(self, op: Operation) -> Expression:
         with self.operands_of(op):
@@ -52,11 +56,10 @@ class GluonExpressions(Expressions):
 
     @contextmanager
     def operands_of(self, op: Operation) -> Iterator[None]:
-        """Inside, values for each row are written in the layout that the operation's wider tensors have."""
+        """Inside, values for each row or column are written in the layout that the operation's tiles have."""
         before = self._wanted
-        shapes = [value.shape for value in (*op.results, *op.operands) if len(value.shape) == 2]
-        scores = self.layouts.scores
-        self._wanted = next((name for name in map(self.layouts.of, shapes) if name != scores), scores)
+        shapes = [value.shape for value in (*op.results, *op.operands)]
+        self._wanted = next((self.layouts.of(each) for each in shapes if len(each) == 2 and 1 not in each), "")
         try:
             yield
         finally:
@@ -75,7 +78,7 @@ class GluonExpressions(Expressions):
     def iota(self, op: tensor.IotaOp) -> Expression:
         shape = op.out.shape
         if len(shape) == 1 or op.axis == 0:
-            text = f"gl.arange(0, {op.extent}, layout={self.layouts.rows})"
+            text = f"gl.arange(0, {op.extent}, layout={self.layouts.of((op.extent,))})"
             return Expression(text if len(shape) == 1 else f"{text}[:, None]")
         parent = self.layouts.of(shape)
         return Expression(f"gl.arange(0, {op.extent}, layout=gl.SliceLayout(0, {parent}))[None, :]")
@@ -99,16 +102,15 @@ class GluonExpressions(Expressions):
 
     def reduce(self, op: tensor.ReduceOp) -> Expression:
         text = super().reduce(op)
-        if self.layouts.of(op.source.shape) != self.layouts.scores:
-            return Expression(f"gl.convert_layout({text.text}, {self.layouts.rows})")
+        rows = op.source.shape[0]
+        if self.layouts.of(op.source.shape) != self.layouts.of((rows, 1)):
+            return Expression(f"gl.convert_layout({text.text}, {self.layouts.of((rows,))})")
         return text
 
     def rescale(self, op: gluon.RescaleOp) -> Expression:
         acc, factor = self.value(op.accumulator), self.value(op.factor)
         if len(op.factor.shape) == 1:
-            factor = Expression(f"{factor.at(8)}[:, None]")
-            if self._wanted != self.layouts.scores:
-                factor = Expression(f"gl.convert_layout({factor.text}, {self._wanted})")
+            factor = self._as_wanted(Expression(f"{factor.at(8)}[:, None]"), (op.out.shape[0], 1))
         if op.skip:
             return Expression(f"_rescaled({acc.text}, {factor.text})")
         return Expression(f"{acc.at(MULTIPLY)} * {factor.at(MULTIPLY)}", MULTIPLY)

@@ -71,10 +71,10 @@ class ProductKernelWriter(SpecializedWriter):
     # Names
 
     def make_layouts(self, module_names: set[str]) -> Layouts:
-        columns = self.product.out.shape[1]
-        sums = self.define(module_names, "SUMS", accumulator_layout(columns, self.product.a.dtype))
+        shape = self.product.out.shape
+        sums = self.define(module_names, "SUMS", accumulator_layout(shape[1], self.product.a.dtype))
         rows = self.define(module_names, "ROWS", f"gl.SliceLayout(1, {sums})")
-        return Layouts(sums, sums, rows, columns, columns)
+        return Layouts({shape: sums}, {shape[0]: rows})
 
     def make_variables(self) -> Variables:
         beside = [value for op in self.beside for value in op.results]

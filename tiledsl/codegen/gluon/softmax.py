@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from tiledsl.analysis.gluon.slices import needed_for
+from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, loads_of, moved_by, schedule_of
@@ -116,7 +117,8 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.weights_layout = self.query_layout
         if out != scores:
             self.weights_layout = define("WEIGHTS", f"gl.DotOperandLayout(operand_index=0, parent={out}, k_width=2)")
-        return Layouts(scores, out, rows, self.columns, self.width)
+        number = ROWS_OF_CONSUMER
+        return Layouts({(number, self.columns): scores, (number, self.width): out}, {number: rows})
 
     def make_variables(self) -> Variables:
         return _Variables(self.launch.body, self.names, self.turns)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 from tiledsl.analysis.gluon.slices import dependents, only_for_loads
+from tiledsl.codegen.expressions import shape_text
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
@@ -36,7 +37,8 @@ class SpecializedWriter(KernelWriter, ABC):
         self.loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
         self.ops_before, self.ops_after = _around(launch.body, self.loops)
         self.item = next((op for op in launch.body if isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp))), None)
-        self.warp_groups = next(int(op.parts) for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
+        group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
+        self.warp_groups = 1 if group is None else int(group.parts)
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[triton.StoreBlockOp, str] = {}
         self.rings: dict[str, str] = {}
@@ -54,7 +56,7 @@ class SpecializedWriter(KernelWriter, ABC):
         described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
         self.arguments = [value for value in launch.body.args if value not in described]
         claim = self.names.claim
-        self.group = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)))
+        self.group = "" if group is None else self.variables.name(group.out)
         self.consumer, self.turn = claim("consumer"), claim("turn")
         if isinstance(self.item, gluon.LongestFirstOp):
             self.helpers = (*self.helpers, api.BALANCED)
@@ -94,6 +96,10 @@ class SpecializedWriter(KernelWriter, ABC):
     def store_buffer(self, op: triton.StoreBlockOp) -> str:
         """Shared memory that a stored box passes through: a place for each consumer, its own or an operand's."""
         return self.out_buffers[op] if op.ring == "results" else self.rings[op.ring]
+
+    def key(self, op: triton.LoadBlockOp) -> str:
+        """Which of the `rings` a block is loaded to."""
+        return op.ring
 
     # Names
 
@@ -225,7 +231,7 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def load_box(self, op: triton.LoadBlockOp, index: str, phase: str) -> None:
         self.origin(op)
-        ring = op.ring
+        ring = self.key(op)
         place = f"{self.rings[ring]}.index({index})"
         full = f"{self.full[ring]}.index({index})"
         offsets = ", ".join(self.expressions.text(value) for value in op.starts)
@@ -244,12 +250,11 @@ class SpecializedWriter(KernelWriter, ABC):
         if isinstance(value.op, tensor.TransposeOp):
             return f"{self.operand(value.op.source, place)}.permute({value.op.permutation})"
         assert isinstance(value.op, triton.LoadBlockOp), f"{value.op!r} is not in shared memory"
-        return self.matrix(self.rings[value.op.ring], place, value.op)
+        return self.matrix(self.rings[self.key(value.op)], place, value.op)
 
     def zeros(self, value: Value) -> str:
         """What a product that is not added to anything starts with."""
-        rows, columns = value.shape
-        return f"gl.zeros(({rows}, {columns}), gl.float32, {self.layouts.scores})"
+        return f"gl.zeros({shape_text(value.shape)}, gl.float32, {self.layouts.of(value.shape)})"
 
     def release(self, ring: str, index: str) -> None:
         self.line(f"mbarrier.arrive({self.empty[ring]}.index({index}), count=1)")
@@ -322,7 +327,8 @@ def box_bytes(op: triton.LoadBlockOp) -> int:
     return math.prod(gluon.box(op)) * ELEMENTS[op.out.dtype].bits // 8
 
 
-def accumulator_layout(columns: int, dtype: str) -> str:
-    """The layout of 64 rows of products of operands of this type, as an expression."""
-    depth = 256 // ELEMENTS[dtype].bits
-    return f"gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, {columns}, {depth}])"
+def accumulator_layout(columns: int, dtype: str, warps: tuple[int, int] = (4, 1)) -> str:
+    """The layout of products of operands of this type, as an expression: so many columns in an instruction, and warps
+    that the rows and the columns are divided among."""
+    shape = [16, columns, 256 // ELEMENTS[dtype].bits]
+    return f"gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta={list(warps)}, instr_shape={shape})"

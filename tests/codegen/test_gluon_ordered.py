@@ -1,0 +1,211 @@
+"""Loops that one group of warps runs in order, in Gluon: their text, its results on the CPU, and what ptxas says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.support import gluon_machine
+from tests.support.example_modules import load_example
+from tests.support.gluon_kernels import compile_kernels, part_of
+from tests.support.latent_attention import PAGE, ROPE, decode, decode_paged, inputs, reference
+from tiledsl.certificate.algebra import ExecutorError
+
+GLUON = {"select-emitter.backend": "gluon"}
+
+
+def compiled(function: Any, configs: dict[str, Any] | None = None) -> tiledsl.Kernel:
+    kernel = tiledsl.compile(function, target="cuda:90", pass_configs={**GLUON, **(configs or {})})
+    assert "@gluon.jit" in kernel.source, kernel.remarks
+    return kernel
+
+
+def error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.float() - want).norm() / want.norm())
+
+
+def test_a_tile_for_two_products_is_loaded_once_and_released_after_the_second() -> None:
+    source = compiled(decode(dim=512, keys=512)).source
+    producer, consumer = part_of(source, "producer"), part_of(source, "consumer")
+    assert producer.count("_load_box(KV_tiles") == 1 and producer.count("mbarrier.expect(kv_full") == 1
+    loop = consumer[consumer.index("for t in range(") :]
+    steps = [
+        "mbarrier.wait(kv_full",
+        "s = warpgroup_mma(q_ring",
+        "s = warpgroup_mma(q_rope_ring",
+        "acc, s = warpgroup_mma_wait(0, deps=[acc, s])",  # the last product of the turn before, too
+        "mbarrier.arrive(kv_empty.index(stage_before), count=1, pred=t > 0)",
+        "mbarrier.arrive(k_rope_empty.index(stage), count=1)",
+        "weights_buffer.store(weights)",
+        "fence_async_shared()",
+        "acc = _rescaled(acc",
+        "acc = warpgroup_mma(weights_buffer, kv_ring",
+        "more = gl.sum(",  # while the product runs
+        "stage_before = stage",
+    ]
+    assert sorted(steps, key=loop.index) == steps
+    assert "warps_per_cta=[4, 2], instr_shape=[16, 32, 16]" in source  # of scores
+    assert "warps_per_cta=[4, 2], instr_shape=[16, 256, 16]" in source
+    assert "num_warps=8" in source and "[1],\n        [24]," in source
+
+
+def test_rows_enough_for_all_warps_stay_in_registers() -> None:
+    source = compiled(decode(rows=128, heads=128)).source
+    assert "warps_per_cta=[8, 1]" in source and "_buffer.store(weights" not in source
+    assert "acc, weights_operand = warpgroup_mma_wait(0, deps=[acc, weights_operand])" in source
+
+
+@pytest.mark.parametrize(
+    "configs", [{}, {"select-emitter.persistent": False}, {"select-emitter.rescale": "each"}], ids=str
+)
+@pytest.mark.parametrize(
+    ("sizes", "keys"),
+    [
+        ({}, 64),  # one turn
+        ({}, 128),
+        ({"batch": 3}, 448),
+        ({"heads": 128, "rows": 128}, 192),
+        ({"threads": 128}, 192),
+        ({"dim": 128, "block": 32}, 160),
+    ],
+    ids=str,
+)
+def test_decoding(sizes: dict[str, int], keys: int, configs: dict[str, Any]) -> None:
+    kernel = compiled(decode(keys=keys, **sizes), configs)
+    given = inputs(sizes.get("batch", 1), sizes.get("heads", 64), keys, sizes.get("dim", 64))
+    out = torch.full_like(given[0], float("nan"))
+    gluon_machine.run_gluon(kernel.source, "decode", *given, out)
+    assert error(out, reference(*given)) < 1e-3
+
+
+def test_pages_and_no_keys_at_all() -> None:
+    """Blocks have 0, 1 and more turns; the last block is masked."""
+    lengths, pages = [0, 1, 64, 65, 200], 4
+    kernel = compiled(decode_paged(len(lengths), pages))
+    q, q_rope, kv, k_rope = inputs(len(lengths), 64, pages * PAGE)
+    table = torch.randperm(len(lengths) * pages, dtype=torch.int32).reshape(-1, pages)
+    out = torch.full_like(q, float("nan"))
+    gluon_machine.run_gluon(
+        kernel.source, "decode_paged", q, q_rope, kv.reshape(-1, 64), k_rope.reshape(-1, ROPE), table,
+        torch.tensor(lengths, dtype=torch.int32), out,
+    )  # fmt: skip
+    for number, length in enumerate(lengths):
+        rows = (table[number].long()[:, None] * PAGE + torch.arange(PAGE)).reshape(-1)[:length]
+        keys = kv.reshape(-1, 64)[rows], k_rope.reshape(-1, ROPE)[rows]
+        want = reference(q[number], q_rope[number], *keys) if length else torch.zeros(64, 64)
+        assert torch.allclose(out[number].float(), want, atol=2e-3)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"queries": 192, "keys": 320}, {"queries": 320, "keys": 128}], ids=str)
+def test_loops_that_follow_each_other_share_their_tiles(sizes: dict[str, int]) -> None:
+    """Attention whose blocks have 64 rows, with a masked loop behind the plain one."""
+    example = load_example("attention")
+    chosen = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 256, "causal": True, **sizes}
+    chosen |= {"block_M": 64, "block_N": 64}
+    kernel = tiledsl.jit(example.attention.function, target="cuda:90").compile(**chosen)
+    consumer = part_of(kernel.source, "consumer")
+    assert consumer.count("for tile in range(") == 2 and kernel.source.count("weights_buffer = ") == 1
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, chosen["queries"], 256, dtype=torch.float16)
+    k, v = (torch.randn(1, 1, chosen["keys"], 256, dtype=torch.float16) for _ in range(2))
+    out, lse = torch.full_like(q, float("nan")), torch.full(q.shape[:3], float("nan"))
+    gluon_machine.run_gluon(kernel.source, "attention_forward", q, k, v, out, lse)
+    want = example.reference(q.float(), k.float(), v.float(), True, 0)
+    seen = ~torch.isnan(want)
+    assert error(out[seen], want[seen]) < 1e-3
+
+
+@T.prim_func
+def gated(
+    A: T.Tensor((128, 64), "float16"),
+    B: T.Tensor((512, 64), "float16"),
+    W: T.Tensor((64, 128), "float16"),
+    bias: T.Tensor((64,), "float32"),
+    C: T.Tensor((128, 128), "float32"),
+    D: T.Tensor((128, 64), "float32"),
+):
+    """Two sums; the second product reads a tile that is loaded once, and its left operand is computed."""
+    with T.Kernel(2, threads=256) as bx:
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        w = T.alloc_shared((64, 128), "float16")
+        s, total = T.alloc_fragment((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+        acc, gate = T.alloc_fragment((64, 128), "float32"), T.alloc_fragment((64, 64), "float16")
+        T.copy(A[bx * 64, 0], a)
+        T.copy(W, w)
+        T.clear(acc)
+        T.clear(total)
+        for t in T.Pipelined(8, num_stages=2):
+            T.copy(B[t * 64, 0], b)
+            T.gemm(a, b, s, transpose_B=True, clear_accum=True)
+            for i, j in T.Parallel(64, 64):
+                gate[i, j] = T.cast(T.max(s[i, j] + bias[j], 0.0), "float16")
+            T.gemm(gate, w, acc)
+            T.gemm(a, b, total, transpose_B=True)
+        T.copy(acc, C[bx * 64, 0])
+        T.copy(total, D[bx * 64, 0])
+
+
+def test_sums_of_any_kind() -> None:
+    kernel = compiled(gated)
+    torch.manual_seed(0)
+    a, b, w = (torch.randn(shape, dtype=torch.float16) for shape in ((128, 64), (512, 64), (64, 128)))
+    bias, c, d = torch.randn(64), torch.full((128, 128), float("nan")), torch.full((128, 64), float("nan"))
+    gluon_machine.run_gluon(kernel.source, "gated", a, b, w, bias, c, d)
+    want, total = torch.zeros(128, 128), torch.zeros(128, 64)
+    for tile in b.split(64):
+        scores = a.float() @ tile.float().T
+        want += torch.relu(scores + bias).half().float() @ w.float()
+        total += scores
+    assert error(c, want) < 1e-3 and error(d, total) < 1e-5
+
+
+WRONG = {
+    "a product is used before it is waited for": ("acc, s = warpgroup_mma_wait(0", "acc, s = warpgroup_mma_wait(2"),
+    "deadlock": ("mbarrier.arrive(k_rope_empty.index(stage), count=1)", "pass"),
+    "written without a fence": ("fence_async_shared()", "pass"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_model_sees_what_is_wrong(name: str) -> None:
+    source = compiled(decode(keys=512)).source
+    assert WRONG[name][0] in source
+    given = inputs(1, 64, 512)
+    with pytest.raises(ExecutorError, match=name):
+        gluon_machine.run_gluon(source.replace(*WRONG[name]), "decode", *given, torch.empty_like(given[0]))
+
+
+def test_a_tile_that_is_released_too_early_shows() -> None:
+    source = compiled(decode(keys=512)).source
+    early = source.replace("kv_empty.index(stage_before), count=1, pred=t > 0)", "kv_empty.index(stage), count=1)")
+    early = early.replace("mbarrier.arrive(kv_empty.index(stage_before), count=1)", "pass")
+    given = inputs(1, 64, 512)
+    out = torch.zeros_like(given[0])
+    gluon_machine.run_gluon(early, "decode", *given, out)
+    assert early.count("kv_empty.index(stage_before)") == 0 and not error(out, reference(*given)) < 1e-3
+
+
+@pytest.mark.parametrize("version", ["installed", "3.6"])
+def test_compiles_with_products_in_flight_and_registers_for_all(
+    version: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
+    made = {
+        "wide": compiled(decode(batch=2, heads=128, keys=1024, dim=512)),
+        "rows": compiled(decode(rows=128, heads=128)),
+        "paged": compiled(decode_paged(2, 4, dim=256)),
+        "sums": compiled(gated),
+    }
+    for name, result in compile_kernels(made, python, tmp_path).items():
+        assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
+        assert set(re.findall(r"(\d+) bytes spill stores", result["ptxas"])) == {"0"}, (name, result["ptxas"])
+        registers = re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", result["ptx"])
+        assert {"24", "240"} <= set(registers), name
+        assert result["shared"] <= 227 * 1024

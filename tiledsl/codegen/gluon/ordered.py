@@ -5,7 +5,8 @@
         compute what no product needs; wait for the product; release tiles
 
 Products are issued as soon as their operands are there, and awaited where something uses them, or at the end of the
-turn. A tile is released when the last product that reads it is done.
+turn; those that `gluon.schedule` names (`in_flight`) in the next turn. A tile is released when the last product that
+reads it is done.
 """
 
 from __future__ import annotations

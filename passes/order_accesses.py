@@ -15,7 +15,7 @@ from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import BufferType
+from tiledsl.ir.types import BufferType, TensorType
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class OrderAccesses(Pass):
     writes; on the way round a loop too. None is needed to write where the elements were read at the same indices: what
     is written there is computed behind that. Nor do parts of a tile that lie apart need one, atomic operations among
     themselves, or iterations that only write, each at places of its own. Different parameters count as different
-    memory, as everywhere. Gluon's kernels write only at their end.
+    memory, as everywhere. Before an atomic operation that releases, all threads wait for whatever several of them
+    accessed: one of them does it, for the block. Gluon's kernels write only at their end.
     """
 
     name = "order-accesses"
@@ -113,6 +114,8 @@ def _union(states: Iterable[_Accesses]) -> _Accesses:
 
 def _is_unordered(earlier: _Access, later: _Access) -> bool:
     """Whether a barrier must stand between two accesses."""
+    if _releases(later.op) and not _is_of_one_thread(earlier.op):
+        return True
     if earlier.memory is not later.memory or not (earlier.writes or later.writes):
         return False
     if isinstance(earlier.op, tile.AtomicOp) and isinstance(later.op, tile.AtomicOp):
@@ -125,6 +128,16 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
     if earlier.writes and later.writes and moves:
         return False
     return moves or not _is_same_place(earlier.op, later.op)
+
+
+def _releases(op: Operation) -> bool:
+    return isinstance(op, tile.AtomicOp) and op.semantics in ("release", "acq_rel")
+
+
+def _is_of_one_thread(op: Operation) -> bool:
+    """Whether it accesses a single element, as the same thread of the block always does."""
+    plain = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
+    return isinstance(op, plain) and not any(isinstance(value.type, TensorType) for value in op.operands)
 
 
 def _is_same_place(one: Operation, other: Operation) -> bool:

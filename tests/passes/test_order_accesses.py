@@ -20,6 +20,7 @@ HEAD = """
     %7 = arith.constant {value = 7} : int32
     %i = tensor.iota {axis = 0} : tensor<8xint32>
     %r = arith.sub %7, %i : tensor<8xint32>
+    %f = arith.constant {value = 1.0} : float32
     %one = arith.constant {value = 1.0} : tensor<8xfloat32>
 """
 READ = "%x = tile.load %A[%i] : tensor<8xfloat32>\n"
@@ -35,6 +36,9 @@ tile.store %h{0}, %A[%q{0}]
 """
 LOW, MIDDLE, HIGH = PART.format(0), PART.format(3), PART.format(4)
 ADD = '%old = tile.atomic %one, %A[%r] {kind = "add"} : tensor<8xfloat32>\n'
+ADD_ONE = '%count = tile.atomic %f, %A[%1] {kind = "add"} : float32\n'
+RELEASE = ADD_ONE.replace('"add"', '"add", semantics = "release"')
+WRITE_ONE = "tile.store %f, %B[%1]\n"
 
 
 def ordered(body: str) -> list[str]:
@@ -73,6 +77,10 @@ def ordered(body: str) -> list[str]:
         (WRITE + ADD, "store | atomic"),
         (ADD + READ, "atomic | load"),
         (TURNED + "thread.barrier\n" + WRITE, "load | store"),
+        (WRITE_OTHER + RELEASE, "store | atomic"),
+        (READ.replace("%A", "%B") + RELEASE, "load | atomic"),
+        (WRITE_OTHER + ADD_ONE, "store atomic"),
+        (WRITE_ONE + RELEASE, "store atomic"),
     ],
 )
 def test_straight_code(body: str, order: str) -> None:

@@ -355,8 +355,20 @@ def drop_known_mask(op: tile.AtomicOp | triton.AtomicOp, rw: Rewriter) -> bool:
     if not known:
         rw.replace(op, [rw.constant(as_constant(0, op.out.dtype), op.out.type)])
         return True
+    return _drop_mask(op, rw)
+
+
+@pattern(tile.LoadOp, tile.StoreOp)
+def drop_true_mask(op: tile.LoadOp | tile.StoreOp, rw: Rewriter) -> bool:
+    # load mask=true  ==>  load
+    return op.mask is not None and constant_of(op.mask) is True and _drop_mask(op, rw)
+
+
+def _drop_mask(op: Any, rw: Rewriter) -> bool:
+    """Take the mask away, unless its shape is the access's."""
+    shapes = [value.shape for value in op.operands if not isinstance(value.type, BufferType)]
     others = [value.shape for value in op.operands if value is not op.mask and not isinstance(value.type, BufferType)]
-    if broadcast_shapes(*others) != op.out.shape:
+    if broadcast_shapes(*others) != broadcast_shapes(*shapes):
         return False
     op.set_field("mask", [])
     rw.changed(op)
@@ -399,6 +411,7 @@ CANONICAL_PATTERNS = Patterns(
         transpose_once,
         fold_iota_of_one,
         drop_known_mask,
+        drop_true_mask,
         drop_load_of_nothing,
         *CONTROL_FLOW_PATTERNS,
     ]

@@ -200,6 +200,25 @@ def test_loads_of_nothing_are_what_stands_for_it(mask: str, expected: list[str])
     assert lines[-len(expected) :] == expected
 
 
+def test_masks_that_always_hold_are_dropped_but_where_they_have_the_shape() -> None:
+    body = """
+    %on = arith.constant {value = true} : bool
+    %wide = arith.constant {value = true} : tensor<4xbool>
+    %x = tile.load %N[%s] mask=%on other=%c7 : int32
+    %y = tile.load %N[%s] mask=%wide : tensor<4xint32>
+    tile.store %x, %N[%bx] mask=%on
+    tile.store %y, %N[%bx] mask=%wide"""
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %x = tile.load %N[%s] other=%c7 : int32
+        %y = tile.load %N[%s] mask=%ctrue : tensor<4xint32>
+        tile.store %x, %N[%bx]
+        tile.store %y, %N[%bx]
+        """,
+    )
+
+
 def test_branches_that_do_nothing_are_turned_around() -> None:
     some, nothing = "tile.store %s, %N[%bx]\nscf.yield", "scf.yield"
     for condition, then, orelse, shown in [

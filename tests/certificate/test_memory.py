@@ -276,6 +276,30 @@ def test_a_read_of_what_another_block_writes_is_named() -> None:
     assert statuses(races(in_place)) == {"proved"}
 
 
+def test_whether_a_block_waits_for_what_another_one_announces_is_unknown() -> None:
+    @T.prim_func
+    def announced(A: T.Tensor((8,), "float32"), done: T.Tensor((1,), "int32"), B: T.Tensor((8,), "float32")):
+        with T.Kernel(8) as bx:
+            A[bx] = 1.0
+            T.atomic_add(done[0], 1, memory_order="release")
+            while T.atomic_load(done[0], memory_order="acquire") < 8:
+                T.evaluate(0)
+            B[bx] = A[7 - bx]
+
+    @T.prim_func
+    def unannounced(A: T.Tensor((8,), "float32"), done: T.Tensor((1,), "int32"), B: T.Tensor((8,), "float32")):
+        with T.Kernel(8) as bx:
+            T.atomic_add(done[0], 1, memory_order="release")
+            while T.atomic_load(done[0], memory_order="acquire") < 8:
+                T.evaluate(0)
+            A[bx] = 1.0  # here
+            B[bx] = A[7 - bx]
+
+    (open_one,) = (each for each in races(announced) if each.status != "proved")
+    assert open_one.status == "unknown" and "whether the block that reads waits" in open_one.detail
+    assert failures(races(unannounced), unannounced, "here")
+
+
 def test_iterations_that_write_one_element_are_named() -> None:
     @T.prim_func
     def halves(A: T.Tensor((64,), "float32"), B: T.Tensor((32,), "float32")):

@@ -17,7 +17,7 @@ SMALL = {"M": 2, "N": 100, "bits": 8}
 
 
 @tiledsl.jit(out_idx=[1])
-def radix_sort(M, N, bits, threads=128):
+def radix_sort(M, N, bits=8, threads=128):
     digits = 1 << bits
 
     @T.prim_func

@@ -18,6 +18,7 @@ from tests.support.example_modules import BASIC, EXAMPLES, load_example
 # A second shape for each program: the smallest ones, or one that the tiles divide, so that masks vanish.
 OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "cast_fp8_per_token": {"M": 16, "N": 128, "block_M": 8},
+    "cross_entropy": {"M": 4, "N": 128, "block_M": 2, "block_N": 64},
     "elementwise": {"M": 1, "N": 1, "block_M": 2, "block_N": 32},
     "fused_moe": {
         "M": 16,
@@ -46,8 +47,10 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "retention": {"batch": 2, "heads": 1, "length": 64, "dim": 16, "value_dim": 16, "block_M": 32, "block_N": 16},
     "rms_norm": {"M": 2, "N": 64, "block_M": 1},
     "rms_norm_threads": {"M": 2, "N": 256, "threads": 32},
+    "rope": {"batch": 1, "length": 8, "heads": 4, "dim": 32, "block_S": 4, "block_H": 4},
     "route_top_1": {"M": 16, "N": 16, "K": 32, "block_M": 16, "block_K": 32},
     "softmax": {"M": 3, "N": 1, "block_M": 2},
+    "swiglu": {"M": 4, "N": 128, "block_M": 2, "block_N": 64},
     "top_k": {"M": 8, "N": 8, "k": 8, "block_M": 8},
     "weight_dequant": {"M": 32, "N": 64, "block": 32},
 }

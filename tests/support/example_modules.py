@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 BASIC = (
     "cast_fp8_per_token",
+    "cross_entropy",
     "elementwise",
     "fused_moe",
     "gemm_dynamic",
@@ -31,8 +32,10 @@ BASIC = (
     "retention",
     "rms_norm",
     "rms_norm_threads",
+    "rope",
     "route_top_1",
     "softmax",
+    "swiglu",
     "top_k",
     "weight_dequant",
 )

@@ -12,7 +12,7 @@ Call = Callable[[], Any]
 # What a candidate is, in the order of the report's columns.
 KINDS = {
     "tiledsl": "tiledsl, tuned by its autotuner",
-    "library": "cuBLAS, cuDNN or torch.compile",
+    "library": "cuBLAS, cuDNN, CUB or torch.compile",
     "triton": "Triton by hand, tuned by triton.autotune",
     "tilelang": "TileLang",
     "generated": "tiledsl, tuned over the space that it proposes",
@@ -22,6 +22,11 @@ KINDS = {
 # Yardsticks: what they compute is not the row's result, so it is not compared.
 YARDSTICKS = ("copy", "bf16")
 MEMORY_FAMILIES = ("softmax", "layer norm", "rms norm", "elementwise")
+REDUCED_FAMILIES = (
+    "softmax", "softmax backward", "rms norm", "rms norm backward", "layer norm", "layer norm backward",
+    "cross-entropy", "cross-entropy backward",
+)  # fmt: skip
+MOVED_FAMILIES = ("quantisation", "rope", "swiglu", "swiglu backward", "mhc post", "permutation")
 
 
 class Unavailable(Exception):

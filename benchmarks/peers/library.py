@@ -184,6 +184,15 @@ def compiled(function: Callable[..., Any]) -> Candidate:
     return Candidate("library", "torch.compile", prepare)
 
 
+def eager(name: str, function: Callable[..., Any]) -> Candidate:
+    """torch's own kernels for a function of the inputs."""
+
+    def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
+        return Ready(lambda given, outputs: lambda: function(*given), own_outputs=True)
+
+    return Candidate("library", name, prepare)
+
+
 def copy_ceiling() -> Candidate:
     """A copy that reads and writes as many bytes as the row must."""
 

@@ -9,10 +9,11 @@ from benchmarks.row import Row
 
 def all_rows() -> list[Row]:
     """Every row. Families that matter most come first, and within a family the quick rows."""
-    from benchmarks.rows import attention, backward, elementwise, float8, gemm, grouped
+    from benchmarks.rows import any_width, attention, backward, elementwise, float8, gemm, grouped, moves, sorting
 
     rows = [
-        *gemm.rows(), *attention.rows(), *float8.rows(), *elementwise.rows(), *grouped.rows(), *backward.rows()
+        *gemm.rows(), *attention.rows(), *float8.rows(), *elementwise.rows(), *any_width.rows(),
+        *moves.rows(), *sorting.rows(), *grouped.rows(), *backward.rows(),
     ]  # fmt: skip
     names = [row.name for row in rows]
     twice = {name for name in names if names.count(name) > 1}

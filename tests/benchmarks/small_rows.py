@@ -18,9 +18,10 @@ from benchmarks.execute import run_row
 from benchmarks.handwritten import tuned_attention, tuned_gemm
 from benchmarks.handwritten.variants import by_hand
 from benchmarks.ours import tiledsl_candidate
+from benchmarks.programs import selection, shared_rows
 from benchmarks.programs.gemm import matmul
 from benchmarks.row import Context, Row
-from benchmarks.rows import attention, backward, elementwise, float8, gemm, grouped
+from benchmarks.rows import any_width, attention, backward, elementwise, float8, gemm, grouped, moves, sorting
 from benchmarks.timing import Plan
 from tiledsl import compat
 
@@ -46,6 +47,17 @@ class NoClock:
 
 def only(row: Row, case: str, *candidates: Any) -> Row:
     return replace(row, case=case, candidates=candidates)
+
+
+def by_others(row: Row) -> Row:
+    """Without Triton by hand: its interpreter rounds to float8 towards zero."""
+    return replace(row, candidates=tuple(each for each in row.candidates if each.kind != "triton"))
+
+
+def shared(make: Callable[[int, int], Row], program: Any, **config: int) -> Row:
+    """Rows that several blocks share, in pieces of 64 columns."""
+    row = make(5, 200)
+    return only(row, "shared by blocks", tiledsl_candidate(program, {"M": 5, "N": 200}, [{"block_N": 64, **config}]))
 
 
 def rows() -> list[Row]:
@@ -74,8 +86,29 @@ def rows() -> list[Row]:
         elementwise.layer_norm_row(11, 200),
         elementwise.rms_norm_row(9, 96),
         elementwise.elementwise_row(37, 1124),
+        *(make(13, 200) for make in any_width.MAKERS),
+        shared(any_width.softmax_row, shared_rows.softmax, delay=2),
+        shared(any_width.softmax_backward_row, shared_rows.softmax_gradient, delay=2),
+        shared(any_width.rms_norm_row, shared_rows.rms_norm, delay=2),
+        shared(any_width.layer_norm_row, shared_rows.layer_norm, delay=2),
+        shared(any_width.rms_norm_backward_row, shared_rows.rms_norm_gradient, block_M=2),
+        shared(any_width.layer_norm_backward_row, shared_rows.layer_norm_gradient, block_M=2),
+        by_others(moves.quantise_row(11, 200)),
+        by_others(moves.quantise_row(6, 256, 128)),
+        moves.rope_row(2, 10, 4, 16),
+        moves.swiglu_row(7, 300),
+        moves.swiglu_backward_row(7, 300),
+        moves.mhc_post_row(5, 4, 160),
+        moves.heads_first_row(2, 20, 4, 16),
+        moves.transpose_row(40, 72),
+        sorting.sort_row(2, 50),
+        only(
+            sorting.scan_row(1000), "in groups of tiles",
+            tiledsl_candidate(selection.cumulative_sum, {"N": 1000}, [{"block_N": 32, "parts": 4, "ahead": 8}]),
+        ),
+        sorting.top_k_row(2, 4000, 8),
         grouped.grouped_row(4, 100, 72, 128, "fp16"),
-    ]
+    ]  # fmt: skip
 
 
 def patch_language_once() -> None:

@@ -1,0 +1,142 @@
+"""A scan of a whole array in one pass, and the k largest of long rows."""
+
+from __future__ import annotations
+
+import tiledsl
+import tiledsl.language as T
+
+
+@tiledsl.jit(out_idx=[-1])
+def cumulative_sum(N, block_N=4096, parts=256, ahead=1024, threads=256, dtype="float32"):
+    """Y[N] = the sums of X[0] to X[n].
+
+    A group is `parts` tiles. A block sums up a tile, and the last one to do so for its group adds what all groups
+    before have: each group's last block waits for that of the group before. The block then scans a tile `ahead` blocks
+    before, which the second-level cache still has. Blocks start in the order of their index, so that those waited for
+    run.
+    """
+    tiles = -(-N // block_N)
+    groups = -(-tiles // parts)
+    delay = max(ahead, parts)
+
+    @T.prim_func
+    def cumulative_sum(X: T.Tensor((N,), dtype), Y: T.Tensor((N,), dtype)):
+        sums = T.alloc_global((groups * parts,), dtype)
+        counts = T.alloc_global((groups,), "int32")
+        ready = T.alloc_global((groups + 1,), "int32")
+        base = T.alloc_global((groups + 1,), dtype)
+        with T.Kernel(1, threads=256):
+            for i in T.Parallel(groups + 1):
+                counts[i] = 0
+                ready[i] = T.if_then_else(i == 0, 1, 0)
+                base[i] = 0
+        with T.Kernel(groups * parts + delay, threads=threads) as block:
+            new = T.alloc_fragment((block_N,), dtype)
+            x = T.alloc_fragment((block_N,), dtype)
+            y = T.alloc_fragment((block_N,), dtype)
+            own = T.alloc_fragment((parts,), dtype)
+            total = T.alloc_var(dtype)
+            before = block - delay
+            group = before // parts
+
+            T.copy(X[block * block_N], new)
+            T.copy(X[before * block_N], x)
+            T.reduce_sum(new, total, dim=0)
+            if block < groups * parts:
+                here = block // parts
+                sums[block] = total
+                if T.atomic_add(counts[here], 1, memory_order="acq_rel", return_prev=True) == parts - 1:
+                    T.copy(sums[here * parts], own)
+                    T.reduce_sum(own, total, dim=0)
+                    while T.atomic_load(ready[here], memory_order="acquire") == 0:
+                        T.evaluate(0)
+                    base[here + 1] = base[here] + total
+                    T.atomic_add(ready[here + 1], 1, memory_order="release")
+            T.cumsum(x, y, dim=0)
+            if before >= 0:
+                while T.atomic_load(ready[group + 1], memory_order="acquire") == 0:
+                    T.evaluate(0)
+                T.copy(sums[group * parts], own)
+                for p in T.Parallel(parts):
+                    own[p] = T.if_then_else(p < before - group * parts, own[p], 0)
+                T.reduce_sum(own, total, dim=0)
+                total = total + base[group]
+                for j in T.Parallel(block_N):
+                    y[j] += total
+                T.copy(y, Y[before * block_N])
+
+    return cumulative_sum
+
+
+@T.macro
+def select(x, key, k, count, values, places, row, start, offset):
+    """The k largest of x[count], whose keys are ordered as they are, to row `row` of `values` from `start` on, and
+    their places plus `offset` to `places`. The k-th largest key is found bit by bit; of equal ones the first are taken.
+    """
+    hits = T.alloc_fragment((count,), "int32")
+    ranks = T.alloc_fragment((count,), "int32")
+    threshold = T.alloc_var("uint32", 0)
+    found = T.alloc_var("int32", 0)
+    for bit in T.serial(32):
+        trial = threshold | (T.cast(1, "uint32") << T.cast(31 - bit, "uint32"))
+        for j in T.Parallel(count):
+            hits[j] = T.if_then_else(key[j] >= trial, 1, 0)
+        T.reduce_sum(hits, found, dim=0)
+        if found >= k:
+            threshold = trial
+    for j in T.Parallel(count):
+        hits[j] = T.if_then_else(key[j] > threshold, 1, 0)
+    T.reduce_sum(hits, found, dim=0)
+    for j in T.Parallel(count):
+        hits[j] = T.if_then_else(key[j] == threshold, 1, 0)
+    T.cumsum(hits, ranks, dim=0)
+    for j in T.Parallel(count):
+        hits[j] = T.if_then_else(key[j] > threshold or (key[j] == threshold and ranks[j] <= k - found), 1, 0)
+    T.cumsum(hits, ranks, dim=0)
+    for j in T.Parallel(count):
+        if hits[j] == 1:
+            values[row, start + ranks[j] - 1] = x[j]
+            places[row, start + ranks[j] - 1] = offset + j
+
+
+@tiledsl.jit(out_idx=[1, 2])
+def top_k(M, N, k, block_N=4096, threads=256, merge_threads=512):
+    """The k largest of each row of X[M, N], descending, and where they are: of each tile of block_N first, then of what
+    these leave."""
+    tiles = -(-N // block_N)
+    left = tiles * k
+
+    @T.prim_func
+    def top_k(X: T.Tensor((M, N), "float32"), values: T.Tensor((M, k), "float32"), indices: T.Tensor((M, k), "int32")):
+        some = T.alloc_global((M, left), "float32")
+        at = T.alloc_global((M, left), "int32")
+        best = T.alloc_global((M, k), "float32")
+        among = T.alloc_global((M, k), "int32")
+        with T.Kernel(tiles, M, threads=threads) as (tile, row):
+            x = T.alloc_fragment((block_N,), "float32")
+            key = T.alloc_fragment((block_N,), "uint32")
+            T.annotate_safe_value({X: -T.infinity("float32")})
+            T.copy(X[row, tile * block_N], x)
+            for j in T.Parallel(block_N):
+                bits = T.reinterpret(x[j], "uint32")
+                key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
+            select(x, key, k, block_N, some, at, row, tile * k, tile * block_N)
+        with T.Kernel(M, threads=merge_threads) as row:
+            x = T.alloc_fragment((left,), "float32")
+            key = T.alloc_fragment((left,), "uint32")
+            T.copy(some[row, 0], x)
+            for j in T.Parallel(left):
+                bits = T.reinterpret(x[j], "uint32")
+                key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
+            select(x, key, k, left, best, among, row, 0, 0)
+        with T.Kernel(M, threads=min(256, max(32, k // 2))) as row:
+            x = T.alloc_fragment((k,), "float32")
+            sorted = T.alloc_fragment((k,), "float32")
+            order = T.alloc_fragment((k,), "int32")
+            T.copy(best[row, 0], x)
+            T.topk(x, sorted, order)
+            for j in T.Parallel(k):
+                values[row, j] = sorted[j]
+                indices[row, j] = at[row, among[row, order[j]]]
+
+    return top_k

@@ -34,7 +34,7 @@ SUBJECTS = {
     "maths": ("Arithmetic", "language.maths language language.cuda_functions"),
     "orders": ("Sorts, reducers and random numbers", "language.orders language.reducers language.random_numbers"),
     "atomics": ("Atomics", "language.atomics"),
-    "threads": ("Code for one thread", "language.threads language.votes"),
+    "threads": ("Code for one thread", "language.threads language.votes language.grid_barriers"),
     "hints": ("Hints without effect", "language.hints"),
 }
 ABOUT_EXAMPLES = """

@@ -116,6 +116,36 @@ def totals(in_itself: bool, computed: bool) -> T.PrimFunc:
     return main
 
 
+def recurrence(rows: int, columns: int, in_itself: bool) -> T.PrimFunc:
+    shape = (rows, columns)
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((BLOCKS, rows, columns), "float32"),
+        B: T.Tensor((BLOCKS, rows, columns), "float32"),
+        O: T.Tensor((BLOCKS, rows, columns), "float32"),
+    ):
+        with T.Kernel(BLOCKS, threads=128) as b:
+            a, x = T.alloc_shared(shape, "float32"), T.alloc_shared(shape, "float32")
+            c, s = T.alloc_fragment(shape, "float32"), T.alloc_fragment((columns,), "float32")
+            T.copy(A[b, 0, 0], a)
+            T.copy(B[b, 0, 0], x)
+            T.clear(s)
+            if in_itself:
+                for i in T.serial(1, rows):
+                    for j in T.Parallel(columns):
+                        x[i, j] = T.sigmoid(a[i, j]) * x[i - 1, j] + x[i, j]
+                T.copy(x, O[b, 0, 0])
+            else:
+                for i in T.serial(rows):
+                    for j in T.Parallel(columns):
+                        s[j] = T.sigmoid(a[i, j]) * s[j] + x[i, j]
+                        c[i, j] = s[j]
+                T.copy(c, O[b, 0, 0])
+
+    return main
+
+
 def outer_products(dtype: str, size: int = 64) -> T.PrimFunc:
     @T.prim_func
     def main(
@@ -147,6 +177,9 @@ KERNELS: dict[str, tuple[T.PrimFunc, list[str], tuple[int, int]]] = {
     "totals of computed elements": (totals(False, True), ["float32"], (64, 64)),
     "totals of a tile in itself": (totals(True, False), ["float32"], (64, 64)),
     "totals in itself, computed": (totals(True, True), ["float32"], (64, 64)),
+    "recurrence into rows, 64x64": (recurrence(64, 64, False), ["float32"] * 2, (64, 64)),
+    "recurrence in itself, 64x64": (recurrence(64, 64, True), ["float32"] * 2, (64, 64)),
+    "recurrence along a line, 1024": (recurrence(1024, 1, True), ["float32"] * 2, (1024, 1)),
     "outer products f16, 64x64x64": (outer_products("float16"), ["float16"] * 2, (64, 64)),
     "outer products bf16, 32x32x32": (outer_products("bfloat16", 32), ["bfloat16"] * 2, (32, 32)),
     "outer products f32, 32x32x32": (outer_products("float32", 32), ["float32"] * 2, (32, 32)),

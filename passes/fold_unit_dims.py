@@ -150,10 +150,10 @@ class _Dims(DisjointSets[Dim]):
                 self.alike(op, tiles)
                 found = [place for place, value in enumerate(op.operands) if value in self.indices]
                 self.uses += [(op, place, op) for place in found]
-            case tensor.ReduceOp() | tensor.ScanOp() | tensor.SortOp() | tensor.TransposeOp() if (
-                op.source in self.indices
+            case tensor.ReduceOp() | tensor.ScanOp() | tensor.SortOp() | tensor.TransposeOp() if any(
+                value in self.indices for value in op.operands
             ):
-                for value in op.results:
+                for value in tiles:
                     self.keep(value)
             case tensor.ReduceOp():
                 self.kept.add((op.source, op.axis))

@@ -172,22 +172,24 @@ def _legalize_scan(op: tensor.ScanOp) -> None:
     if op.axis not in kept:
         return _replace(op, source)
     inner, axis = tuple(shape[dim] for dim in kept), kept.index(op.axis)
-    relaid = len(inner) > 1 and (bool(_reshaped_before(source)) or _meets_larger(source) or _meets_larger(op.out))
+    relaid = len(inner) > 1 and any(
+        bool(each in op.operands and _reshaped_before(each)) or _meets_larger(each) for each in (*op.operands, op.out)
+    )
     if not op.reverse:
         if inner == shape and not relaid:
             return
-        scanned = _scan(builder, op, reshaped(builder, source, inner), axis, relaid)
+        scanned = _scan(builder, op, [reshaped(builder, each, inner) for each in op.operands], axis, relaid)
         return _replace(op, reshaped(builder, scanned, shape))
     # The extents are powers of two: to walk an axis from its end is to invert the bits of its index.
     places = iota(builder, 1, 0, prod(shape))
     mask = (inner[axis] - 1) * prod(inner[axis + 1 :])
     turned = builder.insert(arith.XorOp(places, builder.constant(mask, ScalarType("int32")))).result
-    scanned = _scan(builder, op, _looked_up(builder, source, turned, inner), axis, relaid)
+    scanned = _scan(builder, op, [_looked_up(builder, source, turned, inner)], axis, relaid)
     _replace(op, _looked_up(builder, scanned, turned, shape))
 
 
-def _scan(builder: Builder, op: tensor.ScanOp, value: Value, axis: int, relaid: bool) -> Value:
-    return builder.insert(tensor.ScanOp(value, kind=op.kind, axis=axis, relaid=relaid, names=[op.out.name])).result
+def _scan(builder: Builder, op: tensor.ScanOp, values: list[Value], axis: int, relaid: bool) -> Value:
+    return builder.insert(tensor.ScanOp(*values, kind=op.kind, axis=axis, relaid=relaid, names=[op.out.name])).result
 
 
 def _cut_from_memory(op: tensor.DotOp) -> None:

@@ -140,7 +140,8 @@ def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
 
 def _scan(op: tile.ScanOp, builder: _TileBuilder) -> None:
     source = converted(builder, _read_whole(builder, op.source), op.target.dtype)
-    scan = tensor.ScanOp(source, kind=op.kind, axis=op.axis, reverse=op.reverse, names=[op.target.name])
+    factors = None if op.factors is None else _read_whole(builder, op.factors)
+    scan = tensor.ScanOp(source, factors, kind=op.kind, axis=op.axis, reverse=op.reverse, names=[op.target.name])
     _write_whole(builder, builder.insert(scan).result, op.target)
 
 

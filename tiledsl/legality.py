@@ -229,6 +229,8 @@ TABLE: tuple[Rule, ...] = (
     Rule(_FOLDS, (SHORT & UNSIGNED,), Verdict("widen", "uint32")),
     Rule(_FOLDS, (HALVES | FLOAT8,), _FLOAT32),
     Rule(_FOLDS, (FULL | INTEGERS,), NATIVE),
+    Rule("scan.linear", (FULL | INTEGERS - SHORT,), NATIVE),
+    Rule("scan.linear", (EVERY,), _refused("it is for elements of 32 and 64 bits, not {0}", "convert them first")),
     Rule(_BITS, (INTEGERS,), NATIVE),
     Rule(_BITS, (FLOATS,), _refused("it combines bits of integers, not of {0}", _AS_INTEGER)),
 

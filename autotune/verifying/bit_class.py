@@ -285,15 +285,15 @@ class _Reader:
                 shapes = (op.a.shape, op.b.shape) if self.is_simulated else (op.a.shape[1],)
                 return ("dot", op.precision, result.dtype, shapes, *forms)
             case tensor.ReduceOp() | tensor.ScanOp():
-                source = self.form(op.source)
-                if source == _INT:
+                sources = [self.form(each) for each in op.operands]
+                if all(each == _INT for each in sources):
                     return _INT
                 exact = isinstance(op, tensor.ReduceOp) and op.kind in _EXACT
                 is_last = op.axis == len(op.source.shape) - 1  # NumPy adds up each line by itself
                 whole = self.is_simulated and not exact and not is_last
                 shape: Any = op.source.shape if whole else op.source.shape[op.axis]
                 attributes = tuple(sorted((n, repr(value)) for n, value in op.attributes.items() if n != "axis"))
-                return (op.name, attributes, shape, source)
+                return (op.name, attributes, shape, *sources)
         forms = [self.form(each) for each in op.operands]
         if not is_float and all(each == _INT for each in forms):
             return _INT

@@ -60,7 +60,8 @@ class ParallelizeLoops(Pass):
     - `s[j] += x[i, j]`, `s[j] = T.max(s[j], x[i, j])`, ... at places that all iterations have: updates of a T.Parallel,
       which vectorize-parallel makes reductions of.
     - the same with reads of s[j] behind it, and `c[i, j] = c[i - 1, j] + x[i, j]`: the terms become a tile that is
-      scanned, and what reads the totals a T.Parallel.
+      scanned, and what reads the totals a T.Parallel. With `fast_math`, so do `s[j] = a[i, j] * s[j] + b[i, j]` and
+      `c[i] = a[i] * c[i - 1] + b[i]`: factors are multiplied with each other, and may overflow where no state does.
     - `c[i, j] += a[i, k] * b[k, j]` over k, for whole tiles, 16 rows, columns and steps at least: a T.gemm, where
       tensor cores compute what the loop does (16-bit floats added up in float32, int8 in int32) or nothing (float32).
     What such updates add to, only to be summed along an axis, holds these sums at once: `s[i, j] += x[i, k * 4 + j]`
@@ -77,16 +78,17 @@ class ParallelizeLoops(Pass):
     name = "parallelize-loops"
     enabled: bool = True
     reductions: bool = True
+    fast_math: bool = True
 
     def allowances(self, program: Program) -> frozenset[str]:
-        return frozenset({"reassociation"} if self._rewrite(program.root.clone({})) else ())
+        return frozenset(self._rewrite(program.root.clone({})))
 
     def run(self, program: Program) -> None:
         self._rewrite(program.root)
 
-    def _rewrite(self, root: Operation) -> bool:
-        """Rewrite the loops of a program; return whether a sum of floats is another one now, outside of T.Parallel."""
-        reordered = False
+    def _rewrite(self, root: Operation) -> set[str]:
+        """Rewrite the loops of a program; return what differs in the bits of floats now, outside of T.Parallel."""
+        differs = set[str]()
         # What is parallel inside of a loop, the loop may be parallel around.
         loops = [op for op in reversed(root.nests()) if isinstance(op, scf.ForOp)] if self.enabled else []
         for loop in loops:
@@ -106,23 +108,23 @@ class ParallelizeLoops(Pass):
             found = self._made_parallel(elements or loop, points)
             if elements is not None:
                 (elements if found is None else loop).erase()
-            reordered |= bool(found)
+            differs |= found or set()
         for op in of_kinds(root.nests(), tile.ParallelOp) if self.enabled and self.reductions else ():
             merge_digits(op)
-        return reordered
+        return differs
 
-    def _made_parallel(self, loop: scf.ForOp, points: range) -> bool | None:
-        """Rewrite a serial loop; whether a sum of floats is another one now, or None if it stays as it is."""
+    def _made_parallel(self, loop: scf.ForOp, points: range) -> set[str] | None:
+        """Rewrite a serial loop; what differs in the bits of floats now, or None if it stays as it is."""
         product = product_of(loop) if self.reductions else None
         if product is not None and isolated(loop, points, [], True):
-            reordered = product.reorders
+            differs = {"reassociation"} if product.reorders else set()
             product.insert_before(loop)
             loop.erase()
-            return reordered
-        found = _Rows.of(loop, len(points), self.reductions)
+            return differs
+        found = _Rows.of(loop, len(points), self.reductions, self.fast_math)
         if found is None or not isolated(loop, points, found.updates, bool(found.totals)):
             return None
-        reordered = any(total.reorders for total in found.totals)
+        differs = {name for total in found.totals for name in total.allowances}
         make_fragments(found.updates)
         order = _order([loop.index, *_points_in(loop)], found.largest)
         for temporary in found.temporaries:
@@ -133,7 +135,7 @@ class ParallelizeLoops(Pass):
             points = rows
         updated = {each.store.buffer: None for each in found.updates}
         _parallelize(loop, points, order)
-        return sum_at_once(updated) or reordered
+        return differs | ({"reassociation"} if sum_at_once(updated) else set())
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class _Rows:
     largest: Access
 
     @classmethod
-    def of(cls, loop: scf.ForOp, count: int, reductions: bool) -> _Rows | None:
+    def of(cls, loop: scf.ForOp, count: int, reductions: bool, fast_math: bool) -> _Rows | None:
         accesses = accesses_in(loop)
         if accesses is None:
             return None
@@ -180,7 +182,7 @@ class _Rows:
             made = updates_of(ops, loop, inside) if reductions else None
             if made is not None:
                 updates += made
-            elif (total := total_of(ops, loop, inside, written) if reductions else None) is not None:
+            elif (total := total_of(ops, loop, inside, written, fast_math) if reductions else None) is not None:
                 totals.append(total)
             elif (temporary := temporary_of(ops, loop) if reductions else None) is not None:
                 temporaries.append(temporary)

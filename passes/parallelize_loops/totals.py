@@ -1,8 +1,9 @@
-"""Running totals of serial loops, such as cumulative sums: what each iteration adds becomes a tile, and is scanned."""
+"""Running totals of serial loops, such as cumulative sums and linear recurrences: what each iteration adds, and the
+factor of what was before, become tiles that are scanned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import linear_form
@@ -15,10 +16,11 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, BufferType, is_float
 from tiledsl.passes.parallelize_loops.independent import Access, moves_with
 from tiledsl.passes.tile_values import combine, compared, selected
-from tiledsl.passes.vectorize_parallel.updates import Update, term_of, update_of
+from tiledsl.passes.vectorize_parallel.updates import IsOwn, Update, term_of, update_of
 
 # Of these 0 is no divisor; a term may be computed for the row before the first one, too.
 _DIVISIONS = (arith.FloorDivOp, arith.CeilDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
+Terms = list[tuple[Value, bool]]
 _SCANS = {"add": "sum", "max": "max", "min": "min"}
 
 
@@ -26,11 +28,12 @@ _SCANS = {"add": "sum", "max": "max", "min": "min"}
 class Total:
     """A store that combines what the iteration before has left, in the same element or in the row before, with terms.
 
-    early: the loads of that in front of the store, its own one included. reads: the loads, behind the store, of what it
-    has stored.
+    factor: by which that is multiplied first, in a linear recurrence. early: the loads of that in front of the store,
+    its own one included. reads: the loads, behind the store, of what it has stored.
     """
 
     update: Update
+    factor: Value | None
     early: list[tile.LoadOp]
     reads: list[tile.LoadOp]
     moves: bool  # from row to row
@@ -40,15 +43,32 @@ class Total:
         return self.update.store
 
     @property
-    def reorders(self) -> bool:
-        """Whether sums of floats come about in another order."""
-        return self.update.kind == "add" and is_float(self.store.buffer.dtype)
+    def allowances(self) -> set[str]:
+        """What a scan changes of the bits."""
+        if self.factor is not None:
+            return {"recurrence"}
+        return {"reassociation"} if self.update.kind == "add" and is_float(self.store.buffer.dtype) else set()
+
+    @property
+    def has_begin(self) -> bool:
+        """Whether what there was before the loop is among what is scanned."""
+        return self.moves or self.factor is not None
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What each iteration takes beside what the one before has left."""
+        return [*(value for value, _ in self.update.terms), *([] if self.factor is None else [self.factor])]
 
 
 def total_of(
-    ops: list[Access], loop: scf.ForOp, inside: set[Value], written: Mapping[Value, Sequence[Operation]]
+    ops: list[Access],
+    loop: scf.ForOp,
+    inside: set[Value],
+    written: Mapping[Value, Sequence[Operation]],
+    fast_math: bool,
 ) -> Total | None:
-    """The running total that all accesses of a buffer are; None if they do something else.
+    """The running total that all accesses of a buffer are; None if they do something else. A linear recurrence is one
+    with `fast_math`, of floats.
 
     written: the buffers that the loop writes, with the stores of those of which each iteration has elements of its own.
     A term is computed from elements that are not written before, neither by its own iteration.
@@ -69,7 +89,10 @@ def total_of(
         return None
     for moves, is_before in ((False, same_place), (True, _one_before(loop, inside))):
         own = set[Operation]()
-        update = update_of(store, own, is_before)
+        update, factor = update_of(store, own, is_before), None
+        if update is None and fast_math and is_float(store.buffer.dtype):
+            factor, terms = _recurrence_of(store.value, store, own, is_before) or (None, [])
+            update = Update(store, "add", terms) if terms else None
         if update is None or update.kind not in _SCANS or not _is_place(store, loop, inside, args, moves):
             continue
         (before,) = own
@@ -82,8 +105,28 @@ def total_of(
         else:
             fit = all(_is_read_of(op, store, args) for op in loads)
         stores_of: Mapping[Value, Sequence[Operation]] = {**written, store.buffer: [store] if moves else []}
-        if fit and all(_is_of_rows(value, inside, stores_of) for value, _ in update.terms):
-            return Total(update, [] if moves else [before, *early], [] if moves else reads, moves)
+        total = Total(update, factor, [] if moves else [before, *early], [] if moves else reads, moves)
+        if fit and all(_is_of_rows(value, inside, stores_of) for value in total.inputs):
+            return total
+    return None
+
+
+def _recurrence_of(value: Value, store: tile.StoreOp, own: set[Operation], is_own: IsOwn) -> tuple[Value, Terms] | None:
+    """The factor of the store's own element in a value, and what is added to the product; `own` receives its load."""
+    op = value.op
+    if value is not store.value and list(value.uses.values()) != [1]:
+        return None
+    if isinstance(op, arith.MulOp):
+        for mine, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            if isinstance(mine.op, tile.LoadOp) and mine.op.mask is None and is_own(mine.op, store):
+                own.add(mine.op)
+                return factor, []
+    if isinstance(op, (arith.AddOp, arith.SubOp)):
+        negative = isinstance(op, arith.SubOp)
+        for mine, other in [(op.lhs, op.rhs)] if negative else [(op.lhs, op.rhs), (op.rhs, op.lhs)]:
+            found = _recurrence_of(mine, store, own, is_own)
+            if found is not None:
+                return found[0], [*found[1], (other, negative)]
     return None
 
 
@@ -111,7 +154,7 @@ def extents_of(parallel: tile.ParallelOp) -> dict[Value, int]:
     return dict(zip(parallel.body.args, map(int, parallel.extents), strict=True))
 
 
-def _one_before(loop: scf.ForOp, inside: set[Value]) -> Callable[[tile.LoadOp, tile.StoreOp], bool]:
+def _one_before(loop: scf.ForOp, inside: set[Value]) -> IsOwn:
     """Whether a load is of what a store has written in the iteration before."""
 
     def is_before(load: tile.LoadOp, store: tile.StoreOp) -> bool:
@@ -193,7 +236,7 @@ def _is_of_rows(value: Value, inside: set[Value], written: Mapping[Value, Sequen
 def scan_total(
     total: Total, loop: scf.ForOp, points: range, order: list[Value] | None
 ) -> tuple[scf.ForOp, range, list[Value]]:
-    """Compute what a loop's iterations add before the loop, and scan it; the loop takes its totals from there.
+    """Compute what a loop's iterations take before the loop, and scan it; the loop takes its totals from there.
 
     order: the loop's index and the points' in the order of the dimensions of the tile that is scanned, if that matters.
     The result is the loop that computes the terms, its indices, and an order of these and of its points. A total that
@@ -209,14 +252,16 @@ def scan_total(
     shape = tuple(sizes[each] for each in order)
     builder = Builder.at(loop)
     type = BufferType(shape, dtype, "fragment")
-    terms = builder.insert(tile.AllocOp(result_types=[type], names=[f"{store.buffer.name}_terms"])).out
-    made, indices = _terms_loop(total, loop, terms, order, walked)
-    builder.insert(tile.ScanOp(terms, terms, kind=_SCANS[kind], axis=order.index(loop.index)))
+    names = [f"{store.buffer.name}_terms", *([] if total.factor is None else [f"{store.buffer.name}_factors"])]
+    terms, *factors = tiles = [builder.insert(tile.AllocOp(result_types=[type], names=[each])).out for each in names]
+    made, indices = _terms_loop(total, loop, tiles, order, walked)
+    scan = "linear" if factors else _SCANS[kind]
+    builder.insert(tile.ScanOp(terms, terms, *factors, kind=scan, axis=order.index(loop.index)))
 
     def scanned(here: Builder, indices: list[Value], place: dict[Value, Value]) -> Value:
         """The total at a place, of what is scanned and of what it began with."""
         term = here.insert(tile.LoadOp(terms, [place[each] for each in order], None, None)).result
-        if total.moves:
+        if total.has_begin:
             return term
         begin = here.insert(tile.LoadOp(store.buffer, indices, None, None)).result
         return here.insert(combine(kind, dtype)(begin, term, names=[store.buffer.name])).out
@@ -278,9 +323,10 @@ def number_of(builder: Builder, index: Value, start: int) -> Value:
 
 
 def _terms_loop(
-    total: Total, loop: scf.ForOp, terms: Value, order: list[Value], walked: range
+    total: Total, loop: scf.ForOp, tiles: list[Value], order: list[Value], walked: range
 ) -> tuple[scf.ForOp, list[Value]]:
-    """A loop before another one that computes the terms of a total alone, and its indices in that order."""
+    """A loop before another one that computes the terms of a total and its factors alone, into tiles, and its indices
+    in that order."""
     store = total.store
     region = Region([loop.index.type], [loop.index.name])
     index = region.args[0]
@@ -297,17 +343,21 @@ def _terms_loop(
         mapping.update(zip(parallel.body.args, inner.args, strict=True))
         body.insert(tile.ParallelOp(regions=[inner], **parallel.attributes))
         body = Builder(inner, loc=store.loc)
-    values = _copied(body, [value for value, _ in total.update.terms], loop, mapping)
-    signs = [sign for _, sign in total.update.terms]
-    value = term_of(Update(store, total.update.kind, list(zip(values, signs, strict=True))), body)
-    if total.moves:
+    values = _copied(body, total.inputs, loop, mapping)
+    update = Update(store, total.update.kind, [(new, sign) for new, (_, sign) in zip(values, total.update.terms)])
+    made = [term_of(update, body), *values[len(update.terms) :]]
+    if total.has_begin:
         place = _copied(body, list(store.indices), loop, mapping)
         begin = body.insert(tile.LoadOp(store.buffer, place, None, None)).result
+        if not total.moves:
+            begin = body.insert(arith.MulOp(made[1], begin)).out
+            begin = body.insert(arith.AddOp(begin, made[0])).out
         is_first = compared(body, index, "eq", body.constant(walked.start, index.type))
-        value = selected(body, is_first, begin, value)
+        made[0] = selected(body, is_first, begin, made[0])
     indices = [mapping[each] for each in order]
     mapping[loop.index] = number_of(body, index, walked.start)
-    body.insert(tile.StoreOp(value, terms, [mapping[each] for each in order]))
+    for value, tile_ in zip(made, tiles, strict=True):
+        body.insert(tile.StoreOp(value, tile_, [mapping[each] for each in order]))
     scf.yielding(region)
     outside = Builder.at(loop)
     bounds = [outside.constant(number, index.type) for number in (walked.start, walked.stop, 1)]

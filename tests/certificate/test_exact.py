@@ -12,6 +12,7 @@ import pytest
 from tiledsl.certificate import modular
 from tiledsl.certificate.exact import ExactAlgebra, fingerprints, numbers, unknowns
 from tiledsl.certificate.formats import decoded, encoded, rounded
+from tiledsl.certificate.translation import first_difference
 from tiledsl.dialects.arith import FLOAT_FORMATS
 
 P = modular.P
@@ -109,6 +110,13 @@ def test_strict_fingerprints_tell_orders_apart() -> None:
         a, b = elements("a", 4, 32), elements("bb", 32, 5)
         dot = algebra.dot("float16", "float16", "float32")
         assert equal(dot(a[:, 16:], b[16:], dot(a[:, :16], b[:16], None)), dot(a, b, None))
+
+
+def test_recurrences_are_compared_where_they_are_finite() -> None:
+    old, new = numbers([1.0, 2.0, np.inf]), numbers([1.0, np.nan, 3.0])
+    assert first_difference(old, new) is not None
+    assert first_difference(old, new, may_overflow=True) is None
+    assert first_difference(old, numbers([1.5, np.nan, 3.0]), may_overflow=True) is not None
 
 
 def test_infinities_and_maxima_go_by_value() -> None:

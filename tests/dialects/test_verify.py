@@ -32,6 +32,8 @@ ACCEPTED = [
     "tile.gemm %S, %R, %S2",
     'tile.reduce %S, %V {kind = "sum", axis = 1}',
     'tile.scan %S, %S {kind = "max", axis = 1, reverse = true}',
+    'tile.scan %S, %S factors=%S {kind = "linear", axis = 1}',
+    '%x = tensor.scan %t factors=%t {kind = "linear", axis = 0} : tensor<8x4xfloat32>',
 ]
 REFUSED = [
     ("%x = arith.constant {value = 1} : float32", "not a float"),
@@ -78,6 +80,13 @@ REFUSED = [
     ('%x = tensor.reduce %t {kind = "sum", axis = 2} : tensor<4xfloat32>', "along axis 2"),
     ('%x = tensor.reduce %t {kind = "sum", axis = 0} : tensor<8xfloat32>', "does not give"),
     ('%x = tensor.scan %t {kind = "min2", axis = 0} : tensor<8x4xfloat32>', "kind is 'min2', not one of"),
+    ('%x = tensor.scan %t {kind = "linear", axis = 0} : tensor<8x4xfloat32>', "with factors None"),
+    ('%x = tensor.scan %t factors=%r {kind = "linear", axis = 0} : tensor<8x4xfloat32>', "with factors tensor<4x8x"),
+    ('%x = tensor.scan %t factors=%t {kind = "sum", axis = 0} : tensor<8x4xfloat32>', "with factors"),
+    (
+        '%x = tensor.scan %t factors=%t {kind = "linear", axis = 0, reverse = true} : tensor<8x4xfloat32>',
+        "a linear recurrence in reverse",
+    ),
     ("%x = tensor.dot %t, %t, %t : tensor<8x4xfloat32>", "@"),
     ("%x = tensor.gather %t, %ti {axis = 2} : tensor<8x4xfloat32>", "along axis 2"),
     ("tile.kernel (%bx: int32) { scf.yield }", "0 grid dimensions"),

@@ -308,6 +308,8 @@ def of_ir() -> Iterator[Entry]:
         for kind in ("prod", "min"):
             line = f'%r = tensor.scan %x {{kind = "{kind}", axis = 0}} : {tile}'
             yield Entry(f"scan {kind} of {dtype}", ((f"scan.{kind}", (dtype,)),), three, (line,), True)
+        line = f'%r = tensor.scan %x factors=%y {{kind = "linear", axis = 0}} : {tile}'
+        yield Entry(f"scan linear of {dtype}", (("scan.linear", (dtype,)),), three, (line,), True)
         for kind in ("and", "xor") if dtype not in FLOATS else ():
             places = f"%p = arith.xor %i, %one : tensor<{N}xint32>"
             line = f'{places}\n    %r, %q = tensor.scatter %x, %y, %p {{kind = "{kind}"}} : {tile}, {tile}'

@@ -1,4 +1,4 @@
-"""parallelize-loops: serial loops that leave a running total in each row become scans."""
+"""parallelize-loops: serial loops that leave a running total, or a recurrence's state, in each row become scans."""
 
 from __future__ import annotations
 
@@ -196,6 +196,87 @@ def test_what_stays_a_loop(body: str) -> None:
     assert not any(line.startswith("tile.scan") for line in made)
 
 
+STEP_LINEAR = """%f = tile.load %s[%k, %j] : float32 %x = tile.load %c[%k, %j] : float32 %o = tile.load %t[%j] : float32
+                 %p = arith.mul %f, %o : float32 %n = arith.add %p, %x : float32 tile.store %n, %t[%j]"""
+TWO_TERMS = STEP_LINEAR.replace("%n = arith.add %p", "%q = arith.sub %p, %f : float32 %n = arith.add %q")
+ROW_LINEAR = """%p = arith.sub %k, %c1 : int32 %o = tile.load %s[%p, %j] : float32 %x = tile.load %s[%k, %j] : float32
+                %m = arith.mul %o, %c0.5 : float32 %n = arith.add %x, %m : float32 tile.store %n, %s[%k, %j]"""
+
+
+def test_linear_recurrences() -> None:
+    """What there was before the loop is among the terms; the state behind the loop is the last row's."""
+    filecheck(
+        lines(over_rows(each_column(STEP_LINEAR + PUT))),
+        """
+        %t_terms = tile.alloc : buffer<6*8*float32, fragment>
+        %t_factors = tile.alloc : buffer<6*8*float32, fragment>
+        tile.parallel {extents = (6, 8)} (%k: int32, %j: int32) {
+        %f = tile.load %s[%k, %j] : float32
+        %x = tile.load %c[%k, %j] : float32
+        [[BEGIN:%[0-9]+]] = tile.load %t[%j] : float32
+        [[PRODUCT:%[0-9]+]] = arith.mul %f, [[BEGIN]] : float32
+        [[STATE:%[0-9]+]] = arith.add [[PRODUCT]], %x : float32
+        [[FIRST:%[0-9]+]] = arith.cmp %k, %c0 {predicate = "eq"} : bool
+        [[TERM:%[0-9]+]] = arith.select [[FIRST]], [[STATE]], %x : float32
+        tile.store [[TERM]], %t_terms[%k, %j]
+        tile.store %f, %t_factors[%k, %j]
+        }
+        tile.scan %t_terms, %t_terms factors=%t_factors {kind = "linear", axis = 0}
+        tile.parallel {extents = (6,)} (%k_1: int32) {
+        tile.parallel {extents = (8,)} (%j_1: int32) {
+        %v = tile.load %t_terms[%k_1, %j_1] : float32
+        tile.store %v, %c[%k_1, %j_1]
+        }
+        }
+        tile.parallel {extents = (8,)} (%j_2: int32) {
+        [[LAST:%[0-9]+]] = tile.load %t_terms[%c5, %j_2] : float32
+        tile.store [[LAST]], %t[%j_2]
+        }
+        """,
+    )
+
+
+LINEAR_FORMS = [
+    over_rows(each_column(ROW_LINEAR), lower=1),
+    over_rows(each_column(ROW_LINEAR), lower=3, upper=5),
+    each_column(over_rows(STEP_LINEAR + PUT)),
+    over_rows(each_column(STEP_LINEAR), lower=2),
+    over_rows(each_column(EARLY + STEP_LINEAR.replace("%c[", "%s["))),
+    over_rows(each_column(STEP_LINEAR.replace("arith.add", "arith.sub") + PUT)),
+    over_rows(each_column(TWO_TERMS + PUT)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", LINEAR_FORMS)
+def test_other_linear_forms(body: str) -> None:
+    made = lines(body)
+    assert any('kind = "linear"' in line for line in made)
+    assert not any("scf.for" in line for line in made)
+
+
+SQUARE = STEP_LINEAR.replace("%p = arith.mul %f, %o", "%p = arith.mul %o, %o")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        over_rows(each_column(SQUARE + PUT)),
+        over_rows(each_column(STEP_LINEAR.replace("%n = arith.add %p, %x", "%n = arith.sub %x, %p") + PUT)),
+        over_rows(each_column(STEP_LINEAR.replace("%n = arith.add %p, %x", "%n = arith.max %p, %x") + PUT)),
+        # a factor of rows that are written before
+        over_rows(
+            each_column("%r = arith.sub %k, %c1 : int32 " + STEP_LINEAR.replace("%s[%k", "%c[%r") + PUT), lower=1
+        ),
+        # what is multiplied is used again
+        over_rows(each_column(STEP_LINEAR + "tile.store %p, %c[%k, %j]")),
+    ],
+)
+def test_recurrences_that_stay_loops(body: str) -> None:
+    made = lines(body)
+    assert any("scf.for" in line for line in made)
+    assert not any(line.startswith("tile.scan") for line in made)
+
+
 SHAPE = (32, 16)
 
 
@@ -236,6 +317,56 @@ def along_rows(A: T.Tensor(SHAPE, "float32"), O: T.Tensor(SHAPE, "float32")):
         T.copy(c, O[b, :])
 
 
+@T.prim_func
+def gated(F: T.Tensor(SHAPE, "float32"), A: T.Tensor(SHAPE, "float32"), O: T.Tensor(SHAPE, "float32")):
+    with T.Kernel(1, threads=32):
+        f, a, state = (
+            T.alloc_shared(SHAPE, "float32"),
+            T.alloc_shared(SHAPE, "float32"),
+            T.alloc_fragment(SHAPE[1:], "float32"),
+        )
+        T.copy(F, f)
+        T.copy(A, a)
+        T.fill(state, 2.0)
+        for i in T.serial(SHAPE[0]):
+            for j in T.Parallel(SHAPE[1]):
+                state[j] = f[i, j] * state[j] + a[i, j]
+                a[i, j] = state[j]
+        T.copy(a, O)
+
+
+@T.prim_func
+def gated_rows(F: T.Tensor(SHAPE, "float32"), A: T.Tensor(SHAPE, "float32"), O: T.Tensor(SHAPE, "float32")):
+    with T.Kernel(SHAPE[1], threads=32) as b:
+        f, a = T.alloc_shared(SHAPE[:1], "float32"), T.alloc_shared(SHAPE[:1], "float32")
+        for i in T.Parallel(SHAPE[0]):
+            f[i] = F[i, b]
+            a[i] = A[i, b]
+        a[0] += f[0] * 2.0
+        for i in T.serial(1, SHAPE[0]):
+            a[i] = a[i - 1] * f[i] + a[i]
+        for i in T.Parallel(SHAPE[0]):
+            O[i, b] = a[i]
+
+
+@pytest.mark.parametrize("program", [gated, gated_rows])
+def test_results_of_linear_recurrences(program: Any) -> None:
+    generator = np.random.default_rng(0)
+    factors, terms = (generator.integers(-most, most + 1, SHAPE).astype(np.float32) for most in (1, 8))
+    made = tiledsl.compile(program, target="interpret", out_idx=-1)(torch.from_numpy(factors), torch.from_numpy(terms))
+    state, states = np.full(SHAPE[1], 2.0, np.float32), []
+    for factor, term in zip(factors, terms, strict=True):
+        state = factor * state + term
+        states.append(state)
+    np.testing.assert_array_equal(made.numpy(), np.stack(states))
+    compiled = tiledsl.compile(program, target="cuda:90")
+    assert "tl.associative_scan((" in compiled.source and "for " not in compiled.source and not compiled.remarks
+    certificate = compiled.verify()
+    assert certificate.ok and "parallelize-loops: equal but for recurrence" in " ".join(str(certificate).split())
+    exact = tiledsl.compile(program, target="cuda:90", pass_configs={"parallelize-loops.fast_math": False})
+    assert "for " in exact.source and "associative_scan" not in exact.source and exact.verify().ok
+
+
 @pytest.mark.parametrize(("program", "axis"), [(into_rows, 0), (in_itself, 0), (along_rows, 1)])
 def test_results(program: Any, axis: int) -> None:
     given = np.random.default_rng(0).integers(-8, 9, SHAPE).astype(np.float32)  # whose sums are exact in any order
@@ -253,3 +384,6 @@ def test_the_other_order_is_named() -> None:
     assert ParallelizeLoops().allowances(Program(root)) == {"reassociation"}
     assert not ParallelizeLoops(reductions=False).allowances(Program(root))
     assert not ParallelizeLoops(enabled=False).allowances(Program(root))
+    root = tiledsl.compile(gated, target="cuda:90").program_root()
+    assert ParallelizeLoops().allowances(Program(root)) == {"recurrence"}
+    assert not ParallelizeLoops(fast_math=False).allowances(Program(root))

@@ -329,7 +329,7 @@ def _reduced(op: tensor.ReduceOp, source: Lanes) -> Any:
     return combine.reduce(number, axis=1 + op.axis), source.good.all(axis=1 + op.axis)
 
 
-def _scanned(op: tensor.ScanOp, source: Lanes) -> Any:
+def _scanned(op: tensor.ScanOp, source: Lanes) -> Any:  # linear ones are of floats
     combine = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[op.kind]
     number = np.flip(source.number, 1 + op.axis) if op.reverse else source.number
     made = combine.accumulate(number, axis=1 + op.axis)

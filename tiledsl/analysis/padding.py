@@ -65,7 +65,7 @@ class Padding:
                 return self.of(op.source, before[after.index(axis)])
         if isinstance(op, tensor.ReduceOp):
             return _combined(op.kind, self.of(op.source, axis + (axis >= op.axis)))
-        if isinstance(op, tensor.ScanOp) and axis != op.axis:
+        if isinstance(op, tensor.ScanOp) and op.factors is None and axis != op.axis:
             return _combined(op.kind, self.of(op.source, axis))
         if isinstance(op, tensor.GatherOp) and axis != op.axis:
             return self.of(op.source, axis)

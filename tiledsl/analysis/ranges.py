@@ -436,5 +436,5 @@ _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     tensor.TransposeOp: _same,
     tensor.GatherOp: lambda op, a, indices: a,
     tensor.ReduceOp: lambda op, a: _reduction(op, a),
-    tensor.ScanOp: lambda op, a: a if op.kind in ("max", "min") else None,
+    tensor.ScanOp: lambda op, a, *factors: a if op.kind in ("max", "min") else None,
 }

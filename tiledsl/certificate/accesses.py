@@ -288,7 +288,8 @@ class Accesses:
                 yield self._whole(op, when, buffer, "write")
         elif isinstance(op, (tile.ReduceOp, tile.ScanOp)):
             keeps = isinstance(op, tile.ReduceOp) and not op.clear
-            for buffer in (op.source, *((op.target,) if keeps else ())):
+            factors = op.factors if isinstance(op, tile.ScanOp) else None
+            for buffer in (op.source, *((op.target,) if keeps else ()), *(() if factors is None else (factors,))):
                 yield self._whole(op, when, buffer, "read")
             yield self._whole(op, when, op.target, "write")
 

@@ -79,6 +79,22 @@ def combiner(kind: str, propagate_nan: bool = False) -> Any:
     return np.multiply if kind == "prod" else np.add
 
 
+Pair = tuple[Any, Any]
+
+
+def prefixes(combine: Callable[[Pair, Pair], Pair], pair: Pair, axis: int) -> Pair:
+    """Inclusive prefixes of pairs of arrays along an axis. After k steps, each is of the 2**k before it."""
+    rows = tuple(np.moveaxis(each, axis, 0) for each in pair)
+    far = 1
+    while far < len(rows[0]):
+        first, last = (tuple(each[part] for each in rows) for part in (slice(-far), slice(far, None)))
+        made = combine(first, last)
+        rows = tuple(np.concatenate([each[:far], new]) for each, new in zip(rows, made, strict=True))
+        far *= 2
+    factors, values = (np.moveaxis(each, 0, axis) for each in rows)
+    return factors, values
+
+
 def saturated(value: Any, dtype: str, to: np.dtype[Any]) -> Any:
     """Floats as integers: truncated, NaN as 0, and what is too large as the largest."""
     info = ELEMENTS[dtype]
@@ -194,6 +210,16 @@ class Algebra:
             return (np.flip(made, axis) if reverse else made).astype(value.dtype)
 
         return compute
+
+    def recurrence(self, axis: int, dtype: str) -> Function:
+        """`y[i] = factors[i] * y[i - 1] + values[i]` along an axis, of two arrays, in log2(n) steps (Hillis, Steele:
+        Data parallel algorithms, CACM 29(12), 1986)."""
+        multiply, add = self.binary("mul", dtype), self.binary("add", dtype)
+
+        def combine(before: Pair, here: Pair) -> Pair:
+            return multiply(before[0], here[0]), add(multiply(here[0], before[1]), here[1])
+
+        return lambda values, factors: prefixes(combine, (factors, values), axis)[1]
 
     def dot(self, a: str, b: str, dtype: str, precision: str = "default") -> Function:
         """`c + a @ b`, exactly, rounded once to `dtype`; c may be None. Integers wrap."""

@@ -43,10 +43,11 @@ ALLOWANCES = {
     "contraction": "a product and a sum rounded once",
     "reciprocal": "a division as the product with a reciprocal",
     "rescaling": "powers relative to another maximum, rounded there",
+    "recurrence": "factors of a linear recurrence multiplied with each other first, which may overflow",
 }
 # Fingerprints do not know that 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, and not rounded.
 CLOSE = 1e-9
-_AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling"})
+_AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling", "recurrence"})
 
 _P = np.uint64(modular.P)
 _KNOWN = np.uint64(1 << 63)  # beside a fingerprint: the element is a number that the program names

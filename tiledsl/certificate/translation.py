@@ -286,7 +286,7 @@ class _Levels:
             if run.error is not None:
                 return _sentence(run.error), _place(run.error.op)
         for name, old, new in zip(self.names, before.arrays, after.arrays, strict=True):
-            found = first_difference(old, new, "rescaling" in allowed)
+            found = first_difference(old, new, "rescaling" in allowed, "recurrence" in allowed)
             if found is not None:
                 detail, element = found
                 return f"{name}{list(element)} {detail}", _place(_writer(self.func, name))
@@ -303,8 +303,11 @@ def _without_numbers(source: str) -> str:
     return re.sub(r"\b\d+\b", "0", source)
 
 
-def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, tuple[int, ...]] | None:
-    """What differs first, and where; None if nothing does. `by_value`: floats that are close to each other do not."""
+def first_difference(
+    old: Any, new: Any, by_value: bool = False, may_overflow: bool = False
+) -> tuple[str, tuple[int, ...]] | None:
+    """What differs first, and where; None if nothing does. `by_value`: floats that are close to each other do not.
+    `may_overflow`: nor do those of which one is infinite or NaN."""
     if not isinstance(old, np.ndarray):
         return None
     exact = old.dtype == EXACT
@@ -315,6 +318,8 @@ def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, t
             unlike = ~((np.abs(a - b) <= CLOSE * scale) | (a == b) | (np.isnan(a) & np.isnan(b)))
     else:
         unlike = fingerprints(old) != fingerprints(new) if exact else old != new
+    if exact and may_overflow:
+        unlike &= np.isfinite(old["value"]) & np.isfinite(new["value"])
     if not unlike.any():
         return None
     element = tuple(int(index) for index in np.argwhere(unlike)[0])

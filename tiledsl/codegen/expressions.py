@@ -323,10 +323,10 @@ class Expressions:
             "tl.reduce", {"prod": "_multiply", "and": "_and", "or": "_or"}[kind], f"{source}, {op.axis}"
         )
 
-    def relaid(self, op: tensor.ReduceOp | tensor.ScanOp) -> str:
-        """The source. Through a scan, here one that gives its elements as they are, Triton hands no layout on but plain
-        ones, and of a single dimension there is but one."""
-        text, shape = self.text(op.source), op.source.shape
+    def relaid(self, op: tensor.ReduceOp | tensor.ScanOp, given: Value | None = None) -> str:
+        """The source, or another operand of its shape. Through a scan, here one that gives its elements as they are,
+        Triton hands no layout on but plain ones, and of a single dimension there is but one."""
+        text, shape = self.text(op.source if given is None else given), op.source.shape
         if not op.relaid:
             return text
         flat = text if len(shape) == 1 else f"tl.reshape({text}, ({prod(shape)},))"
@@ -339,6 +339,9 @@ class Expressions:
 
     def scan(self, op: tensor.ScanOp) -> Expression:
         source, dtype = self.relaid(op), op.out.dtype
+        if op.factors is not None:
+            pair = f"({self.relaid(op, op.factors)}, {source}), {op.axis}"
+            return Expression(f"{self.combined('tl.associative_scan', '_linear', pair).text}[1]")
         if op.kind in ("sum", "prod"):
             reverse = ", reverse=True" if op.reverse else ""
             text = f"tl.cum{op.kind}({source}, axis={op.axis}{reverse})"

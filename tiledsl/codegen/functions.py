@@ -22,10 +22,12 @@ TRITON_TYPES = {
 
 TORCH_TYPES = {name: f"torch.{name}" for name in ELEMENTS}
 
-# Functions that combine two elements in tl.reduce and tl.associative_scan, by name: their bodies.
+# Functions that combine elements in tl.reduce and tl.associative_scan, by name: their bodies. These combine a with b
+# behind it, and of two tiles f and a with g and b.
 COMBINE_FUNCTIONS = {
     "_multiply": "a * b",
     "_second": "b",
+    "_linear": "f * g, g * a + b",
     "_and": "a & b",
     "_or": "a | b",
     "_maximum": "tl.maximum(a, b)",
@@ -37,7 +39,8 @@ COMBINE_FUNCTIONS = {
 
 def combine_function(name: str) -> str:
     """The text of a combining function."""
-    return f"@triton.jit\ndef {name}(a, b):\n    return {COMBINE_FUNCTIONS[name]}"
+    arguments = "f, a, g, b" if name == "_linear" else "a, b"
+    return f"@triton.jit\ndef {name}({arguments}):\n    return {COMBINE_FUNCTIONS[name]}"
 
 
 def literal(number: bool | int | float, dtype: str) -> str:

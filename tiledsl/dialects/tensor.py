@@ -162,16 +162,31 @@ class ReduceOp(Operation):
 class ScanOp(Operation):
     """Inclusive prefix sum, max, min or prod along one axis; from the end if `reverse`. relaid: as tensor.reduce's.
 
+    Of kind "linear", element i is `factors[i] * element i - 1 + source[i]`, and the first one the source's.
+
     Example: `%y = tensor.scan %x {kind = "sum", axis = 0} : tensor<64x32xfloat32>`
     """
 
     name = "tensor.scan"
     source = operand(TensorType)
-    kind = attr(str, known=("sum", "max", "min", "prod"))
+    factors = optional(TensorType)
+    kind = attr(str, known=("sum", "max", "min", "prod", "linear"))
     axis = attr(int)
     reverse = attr(bool, False)
     relaid = attr(bool, False)
     out = result(TensorType, like=source)
+
+    def verify(self) -> None:
+        check_factors(self.kind, self.source, self.factors, self.reverse)
+
+
+def check_factors(kind: str, source: Value, factors: Value | None, reverse: bool) -> None:
+    """A linear recurrence has factors of the type of its source, other scans have none. ValueError if not."""
+    is_linear = kind == "linear"
+    if is_linear != (factors is not None) or factors is not None and factors.type != source.type:
+        raise ValueError(f"{kind!r} of {source.type} with factors {factors if factors is None else factors.type}")
+    if is_linear and reverse:
+        raise ValueError("a linear recurrence in reverse")
 
 
 class DotOp(Operation):

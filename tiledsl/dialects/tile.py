@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from tiledsl.dialects.tensor import REDUCTIONS
+from tiledsl.dialects.tensor import REDUCTIONS, check_factors
 from tiledsl.formulas import checked, names_in
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
@@ -279,7 +279,8 @@ class ReduceOp(Operation):
 
 
 class ScanOp(Operation):
-    """Inclusive prefix sum, max, min or prod along one axis; `target` may be `source`.
+    """Inclusive prefix sum, max, min or prod along one axis, or a linear recurrence, see tensor.scan; `target` may be
+    `source`.
 
     Example: `tile.scan %x, %y {kind = "sum", axis = 0}`
     """
@@ -288,11 +289,13 @@ class ScanOp(Operation):
     effects = Effect.READ | Effect.WRITE
     source = operand(BufferType)
     target = operand(BufferType)
+    factors = optional(BufferType)
     kind = attr(str)
     axis = attr(int)
     reverse = attr(bool, False)
 
     def verify(self) -> None:
+        check_factors(self.kind, self.source, self.factors, self.reverse)
         if buffer_type(self.source).shape != buffer_type(self.target).shape:
             raise ValueError(f"{self.source.type} into {self.target.type}")
 

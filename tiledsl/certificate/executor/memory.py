@@ -23,7 +23,7 @@ from tiledsl.certificate.executor.machine import (
     value_meaning,
 )
 from tiledsl.certificate.executor.threads import of_threads
-from tiledsl.certificate.executor.values import in_order
+from tiledsl.certificate.executor.values import in_order, scan
 from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.errors import TileError
@@ -386,13 +386,12 @@ def _tile_reduce(op: Operation, executor: Executor) -> Step:
 
 @meaning("tile.scan")
 def _tile_scan(op: Operation, executor: Executor) -> Step:
-    source, target = op.operands
+    source, target, *factors = op.operands
     convert = executor.algebra.cast(source.dtype, target.dtype)
-    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
-    scan = executor.algebra.scan(kind, axis, reverse, target.dtype)
+    compute = scan(op, target.dtype, executor.algebra)
 
     def step(env: Env) -> None:
-        env[target][...] = scan(convert(env[source]))
+        env[target][...] = compute(convert(env[source]), *(env[each] for each in factors))
 
     return step
 

@@ -232,6 +232,12 @@ def _result_shape(op: Operation) -> tuple[int, ...]:
 
 
 # What operations are that an algebra has as they are, or that are one function of NumPy's: of operation and algebra.
+def scan(op: Operation, dtype: str, algebra: Algebra) -> Callable[..., Any]:
+    """Inclusive prefixes as a scan's attributes say, of values and, for a linear recurrence, factors."""
+    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
+    return algebra.recurrence(axis, dtype) if kind == "linear" else algebra.scan(kind, axis, reverse, dtype)
+
+
 _FUNCTIONS: dict[str, Callable[[Operation, Algebra], Callable[..., Any]]] = {
     **{f"arith.{name}": _binary for name in BINARY},
     "arith.cmp": lambda op, algebra: algebra.compare(op.attributes["predicate"], op.operands[0].dtype),
@@ -246,9 +252,7 @@ _FUNCTIONS: dict[str, Callable[[Operation, Algebra], Callable[..., Any]]] = {
     "tensor.reduce": lambda op, algebra: algebra.reduce(
         op.attributes["kind"], op.attributes["axis"], op.operands[0].dtype, op.attributes["propagate_nan"]
     ),
-    "tensor.scan": lambda op, algebra: algebra.scan(
-        op.attributes["kind"], op.attributes["axis"], op.attributes["reverse"], op.operands[0].dtype
-    ),
+    "tensor.scan": lambda op, algebra: scan(op, op.operands[0].dtype, algebra),
     "tensor.dot": _dot,
     "tensor.gather": lambda op, algebra: lambda source, at: gathered(source, at, op.attributes["axis"]),
     "tensor.histogram": lambda op, algebra: lambda source, mask: counted(source[mask], _result_shape(op)[0]),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError
+from tiledsl.certificate.algebra import Algebra, ExecutorError, Pair, prefixes
 from tiledsl.certificate.executor.blocks import block_places, store_block
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.executor.memory import atomically
@@ -225,13 +225,24 @@ class Language:
             total = combine(total, x.like(line))
         return total
 
-    def associative_scan(self, x: Tensor, axis: int, combine: Callable[..., Tensor], reverse: bool = False) -> Tensor:
+    def associative_scan(self, x: Any, axis: int, combine: Callable[..., Any], reverse: bool = False) -> Any:
+        if isinstance(x, tuple):
+            return self._scanned_pairs(x, axis, combine)
         lines = np.moveaxis(x.array, axis, 0)
         found = [x.like(lines[-1] if reverse else lines[0])]
         for line in lines[-2::-1] if reverse else lines[1:]:
             found.append(combine(found[-1], x.like(line)))
         stacked = np.stack([np.asarray(each.array) for each in (found[::-1] if reverse else found)])
         return Tensor(self.algebra, np.moveaxis(stacked, 0, axis), found[-1].element)
+
+    def _scanned_pairs(self, given: tuple[Tensor, Tensor], axis: int, combine: Callable[..., Any]) -> Any:
+        def combined(before: Pair, here: Pair) -> Pair:
+            tensors = (x.like(array) for pair in (before, here) for x, array in zip(given, pair, strict=True))
+            first, second = combine(*tensors)
+            return first.array, second.array
+
+        found = prefixes(combined, (given[0].array, given[1].array), axis)
+        return tuple(x.like(array) for x, array in zip(given, found, strict=True))
 
     def _scanned(self, kind: str, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
         x = self._promoted(x, True)

@@ -29,6 +29,11 @@ def philox(seed: int, sequence: int, number: int) -> list[int]:
     return c
 
 
+def drawn(seed: int, sequence: int, start: int, count: int) -> list[int]:
+    """Words of a sequence, of which each counter gives four."""
+    return [philox(seed, sequence, n // 4)[n % 4] for n in range(start, start + count)]
+
+
 def words(numbers: torch.Tensor) -> list[int]:
     return [number & LOW for number in numbers.view(torch.int32).flatten().tolist()]
 
@@ -57,13 +62,13 @@ def test_numbers_of_each_block_loop_and_iteration(run: Any, seed: int, off: int)
     a = a.view(torch.int32)
     for bx in range(2):
         for by in range(3):
-            block, taken = by * 2 + bx, 1
-            assert words(b.view(torch.int32)[bx, by]) == [philox(seed, block, off)[0]]
+            block, start = by * 2 + bx, off + 1
+            assert words(b.view(torch.int32)[bx, by]) == drawn(seed, block, off, 1)
             for k in range(2):
-                # Both branches draw: one number each for an iteration, the first branch first.
-                want = [0 if n // 6 == 2 else philox(seed, block, off + taken + n)[0] for n in range(30)]
-                assert words(a[bx, by, k]) == want
-                taken += 30
+                start = -(-start // 4) * 4
+                row = drawn(seed, block, start, 30)
+                assert words(a[bx, by, k]) == [0 if n // 6 == 2 else row[n] for n in range(30)]
+                start += 30
     assert tiledsl.compile(main, out_idx=[0, 1], target="cuda:90").resources.registers > 0
 
 
@@ -72,7 +77,7 @@ def test_a_second_draw_and_values_as_seed_and_sequence(run: Any) -> None:
     def main(S: T.Tensor((4,), "int64"), seed: T.int32, A: T.Tensor((4, 2, 8), "uint32")):
         with T.Kernel(4) as bx:
             T.rng_init(seed, S[bx], bx)
-            for i in T.Parallel(8):
+            for i in T.Parallel(8):  # from word 0, or 4
                 first = T.rng_rand()
                 A[bx, 1, i] = T.rng_rand()
                 A[bx, 0, i] = first
@@ -80,14 +85,16 @@ def test_a_second_draw_and_values_as_seed_and_sequence(run: Any) -> None:
     sequences = torch.tensor([0, -1, 1 << 33, 5])
     a = run(main, sequences, -9)
     for bx, sequence in enumerate(sequences.tolist()):
-        assert words(a[bx]) == [philox(-9, sequence, bx + n)[0] for n in range(16)]
+        assert words(a[bx]) == drawn(-9, sequence, 4 * (bx > 0), 16)
 
 
 def test_sequence_zero_is_that_of_triton(run: Any, tmp_path: Path) -> None:
     program = tmp_path / "drawn.py"
     program.write_text(
         "import torch, triton\nimport triton.language as tl\n\n\n@triton.jit\ndef draw(out, seed):\n"
-        "    n = tl.arange(0, 16)\n    tl.store(out + n, tl.randint(seed, n).to(tl.int64))\n\n\n"
+        "    n = tl.arange(0, 4)\n    a, b, c, d = tl.randint4x(seed, n)\n"
+        "    tl.store(out + 4 * n, a.to(tl.int64))\n    tl.store(out + 4 * n + 1, b.to(tl.int64))\n"
+        "    tl.store(out + 4 * n + 2, c.to(tl.int64))\n    tl.store(out + 4 * n + 3, d.to(tl.int64))\n\n\n"
         "out = torch.empty(16, dtype=torch.int64)\ndraw[(1,)](out, 1234567)\nprint(*out.tolist())\n"
     )
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -120,16 +127,15 @@ def test_floats(run: Any, bit: int) -> None:
 
     uniform, normal = run(main, out_idx=(0, 1))
     count = uniform.numel()
-    have = torch.tensor([philox(11, 3, n) for n in range(2 * count)], dtype=torch.float64)
+    bits = torch.tensor(drawn(11, 3, 0, 3 * bit // 32 * count))
     if bit == 32:
-        u, v = (have[:, n] * 2.0**-32 + 2.0**-33 for n in (0, 1))
+        u = bits.double() * 2.0**-32 + 2.0**-33
     else:
-        bits = have.long()
-        u, v = (((bits[:, n] >> 5) * 2**26 + (bits[:, n + 1] >> 6) + 1).double() * 2.0**-53 for n in (0, 2))
+        u = ((bits[::2] >> 5) * 2**26 + (bits[1::2] >> 6) + 1).double() * 2.0**-53
     close = {"rtol": 1e-5, "atol": 1e-5} if bit == 32 else {"rtol": 1e-12, "atol": 1e-12}
     torch.testing.assert_close(uniform.flatten().double(), u[:count], **close)
     assert uniform.min() > 0 and uniform.max() <= 1
-    boxed = torch.sqrt(-2 * torch.log(u[count:])) * torch.cos(2 * math.pi * v[count:])
+    boxed = torch.sqrt(-2 * torch.log(u[count::2])) * torch.cos(2 * math.pi * u[count + 1 :: 2])
     torch.testing.assert_close(normal.flatten().double(), boxed, **close)
     # Within five standard errors of what the distributions have.
     for numbers, mean, variance in ((uniform, 0.5, 1 / 12), (normal, 0.0, 1.0)):
@@ -152,8 +158,9 @@ def test_a_condition_and_a_while_loop_draw(run: Any) -> None:
             A[0] = T.rng_rand()
 
     a, n = run(main, out_idx=(0, 1))
-    drawn = next(i for i in range(1000) if philox(5, 1, i)[0] <= 1 << 30)
-    assert n.item() == drawn and words(a)[0] == philox(5, 1, drawn + 1)[0]
+    have = drawn(5, 1, 0, 1000)
+    last = next(i for i, word in enumerate(have) if word <= 1 << 30)
+    assert n.item() == last and words(a)[0] == have[last + 1]
 
 
 def test_branches_start_sequences_and_loops_continue_them(run: Any) -> None:
@@ -178,11 +185,11 @@ def test_branches_start_sequences_and_loops_continue_them(run: Any) -> None:
     b = torch.zeros(2, 8, dtype=torch.int32).view(torch.uint32)
     run(main, torch.tensor(counts, dtype=torch.int32), a, b, out_idx=())
     for bx, (seed, sequence, start) in enumerate([(1, 2, 3), (4, 5, 6)]):
-        drawn = [philox(seed, sequence, start + n)[0] for n in range(128)]
+        row = drawn(seed, sequence, -(-start // 4) * 4, 128)
         for k in range(3):
             have = words(a.view(torch.int32)[bx, k])
-            assert have == drawn[40 * k : 40 * k + counts[bx]] + [0] * (40 - counts[bx])
-        assert words(b.view(torch.int32)[bx])[::-1] == drawn[120:128]
+            assert have == row[40 * k : 40 * k + counts[bx]] + [0] * (40 - counts[bx])
+        assert words(b.view(torch.int32)[bx])[::-1] == row[120:128]
     assert tiledsl.compile(main, target="cuda:90").resources.registers > 0
 
 
@@ -199,7 +206,45 @@ def test_a_parallel_loop_whose_extent_is_known_at_run_time(run: Any, most: int) 
 
     a = torch.zeros(most, dtype=torch.int32).view(torch.uint32)
     run(main, a, out_idx=())
-    assert words(a.view(torch.int32)) == [philox(1, 2, i)[0] for i in range(most)]
+    assert words(a.view(torch.int32)) == drawn(1, 2, 0, most)
+
+
+@pytest.mark.parametrize("columns", [1, 6, 12])
+def test_the_numbers_do_not_depend_on_how_they_share_counters(run: Any, columns: int) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((5, columns), "uint32"), B: T.Tensor((5, columns), "float32"), C: T.Tensor((2,), "float64")):
+        with T.Kernel(1):
+            T.rng_init(8, off=2)
+            C[0] = T.rng_rand_float(bit=64)
+            for i, j in T.Parallel(5, columns):
+                A[i, j] = T.rng_rand()
+                B[i, j] = T.rng_rand_float(dist="normal")
+            C[1] = T.rng_rand_float(bit=64)
+
+    a, b, c = run(main, out_idx=(0, 1, 2))
+    count, start = 5 * columns, -(-(4 + 5 * columns) // 4) * 4
+    assert words(a) == drawn(8, 0, 4, count)
+    pairs = torch.tensor(drawn(8, 0, start, 2 * count)).double() * 2.0**-32 + 2.0**-33
+    boxed = torch.sqrt(-2 * torch.log(pairs[::2])) * torch.cos(2 * math.pi * pairs[1::2])
+    torch.testing.assert_close(b.flatten().double(), boxed, rtol=1e-5, atol=1e-5)
+    after = -(-(start + 2 * count) // 2) * 2
+    bits = drawn(8, 0, 2, 2) + drawn(8, 0, after, 2)
+    assert c.tolist() == [((high >> 5) * 2**26 + (low >> 6) + 1) * 2.0**-53 for high, low in (bits[:2], bits[2:])]
+
+
+def test_four_neighbours_share_a_counter() -> None:
+    """A block of 128 threads with 4 elements each computes one counter a thread, and moves nothing between threads."""
+
+    @T.prim_func
+    def main(A: T.Tensor((512,), "uint32")):
+        with T.Kernel(1, threads=128):
+            T.rng_init(1)
+            for i in T.Parallel(512):
+                A[i] = T.rng_rand()
+
+    kernel = tiledsl.compile(main, target="cuda:90")
+    assert "tl.arange(0, 128)" in kernel.source and kernel.source.count("tl.arange(0, 512)") == 1  # of the store
+    assert kernel.resources.shared_bytes == 0 and kernel.verify().ok
 
 
 @pytest.mark.parametrize(

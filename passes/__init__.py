@@ -33,6 +33,7 @@ from tiledsl.passes.peel_loops import PeelLoops
 from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.predicate_loads import PredicateLoads
 from tiledsl.passes.promote_buffers import PromoteBuffers
+from tiledsl.passes.reduce_after_loops import ReduceAfterLoops
 from tiledsl.passes.reload_rows import ReloadRows
 from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.schedule_loops import ScheduleLoops
@@ -71,6 +72,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two
     LegalizeArith,  # floor division, element types that Triton cannot compute with
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
+    ReduceAfterLoops,  # sums that loops only add up: tiles have their sizes, and loops are not yet two
     PeelLoops,  # masks that are left now, of loads through pointers and of what is computed
     TransposeProducts,  # of few rows: after blocks were chosen by what products read, and loops were copied
     LimitRegisters,  # of what is not in Gluon

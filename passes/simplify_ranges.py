@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.analysis.ranges import Ranges
+from tiledsl.analysis.affine import form_interval
+from tiledsl.analysis.linear import LinearForm, Reader
+from tiledsl.analysis.ranges import EVERYTHING, Interval, Ranges
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -12,6 +14,28 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+
+
+@dataclass
+class _Sums(Reader):
+    """Reads sums of unbounded integers: those that are proven not to wrap."""
+
+    ranges: Ranges
+
+    def holds(self, value: Value, form: LinearForm) -> bool:
+        return isinstance(value.op, (arith.AddOp, arith.SubOp, arith.MulOp)) and self.ranges.never_wraps(value.op)
+
+
+def _difference(ranges: Ranges, lhs: Value, rhs: Value) -> Interval | None:
+    """The interval of lhs - rhs, where the two have terms in common."""
+    if not any(isinstance(each.op, arith.BinaryOp) for each in (lhs, rhs)) or lhs.shape or rhs.shape:
+        return None
+    forms = [_Sums(ranges).read(each) for each in (lhs, rhs)]
+    a, b = forms
+    assert a is not None and b is not None
+    if not {factors for factors in a.terms if factors} & b.terms.keys():
+        return None
+    return form_interval(a.plus(b, -1), ranges, EVERYTHING, lambda factors, coefficient: False)
 
 
 def decide(ranges: Ranges, predicate: str, lhs: Value, rhs: Value) -> bool | None:
@@ -31,6 +55,8 @@ def decide(ranges: Ranges, predicate: str, lhs: Value, rhs: Value) -> bool | Non
         less = True
     elif a.lo >= b.hi or ranges.below(rhs, lhs) or (constant_of(rhs) == 0 and ranges.is_nonnegative(lhs)):
         less = False
+    elif (gap := _difference(ranges, lhs, rhs)) is not None and (gap.hi < 0 or gap.lo >= 0):
+        less = gap.hi < 0
     return less if predicate == "lt" or less is None else not less
 
 

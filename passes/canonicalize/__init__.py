@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.analysis.linear import Reader
 from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.dialects.arith import (
     INVERTED,
@@ -96,6 +97,34 @@ def subtract_from_constant_twice(op: SubOp, rw: Rewriter) -> bool:
     if number is None or not isinstance(inner, SubOp) or (other := _integer(inner.lhs)) is None:
         return False
     _with_constant(rw, op, AddOp, inner.rhs, wrap(number - other, op.out.dtype))
+    return True
+
+
+@dataclass
+class _FewSums(Reader):
+    """Reads no more than a few sums: what is computed in many steps is no difference that a program writes."""
+
+    left: int = 32
+
+    def stops(self, value: Value) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+@pattern(SubOp)
+def cancel_terms(op: SubOp, rw: Rewriter) -> bool:
+    # (x + y) - x  ==>  y;    (x + 8) * 4 - x * 4  ==>  32; integers wrap on both sides
+    if not is_integer(op.out.dtype) or not isinstance(op.lhs.op, (AddOp, SubOp, arith.MulOp)):
+        return False
+    form = _FewSums().read(op.out)
+    assert form is not None
+    if form.is_constant:
+        rw.replace(op, [rw.constant(wrap(form.constant, op.out.dtype), op.out.type)])
+        return True
+    ((factors, coefficient),) = form.terms.items() if len(form.terms) == 1 else (((), 0),)
+    if len(factors) != 1 or coefficient != 1 or factors[0].type != op.out.type:
+        return False
+    rw.replace(op, [factors[0]])
     return True
 
 
@@ -394,6 +423,7 @@ CANONICAL_PATTERNS = Patterns(
         put_constant_right_of_comparison,
         combine_added_constants,
         subtract_from_constant_twice,
+        cancel_terms,
         combine_repeated_constants,
         combine_divisions,
         drop_repeated_remainder,

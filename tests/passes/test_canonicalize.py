@@ -26,6 +26,11 @@ def result(body: str, store: str = STORE) -> list[str]:
         ("%a = arith.add %s, %c3 : int32\n%y = arith.sub %a, %c5 : int32", ["%y = arith.sub %s, %c2 : int32"]),
         ("%a = arith.sub %s, %c3 : int32\n%y = arith.add %a, %c5 : int32", ["%y = arith.add %s, %c2 : int32"]),
         ("%a = arith.add %s, %c3 : int32\n%y = arith.sub %a, %c3 : int32", ["tile.store %s, %N[%bx]"]),
+        ("%a = arith.add %s, %bx : int32\n%y = arith.sub %a, %s : int32", ["tile.store %bx, %N[%bx]"]),
+        ("%a = arith.add %s, %c8 : int32\n%d = arith.mul %a, %c4 : int32\n%e = arith.mul %s, %c4 : int32\n"
+         "%y = arith.sub %d, %e : int32", ["tile.store %c32, %N[%bx]"]),
+        ("%a = arith.add %s, %bx : int32\n%d = arith.add %s, %s : int32\n%y = arith.sub %a, %d : int32",
+         ["%a = arith.add %s, %bx : int32", "%d = arith.add %s, %s : int32", "%y = arith.sub %a, %d : int32"]),
         ("%y = arith.add %s, %c-1 : int32", ["%y = arith.sub %s, %c1 : int32"]),
         ("%y = arith.sub %s, %c-2147483648 : int32", ["%y = arith.sub %s, %cm2147483648 : int32"]),
         (

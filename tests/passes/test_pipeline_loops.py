@@ -46,9 +46,26 @@ def test_one_kind_only() -> None:
 
 
 def test_depth() -> None:
-    for stages, expected in ((0, 2), (5, 5)):
-        program = lowered(64, 64, **{"pipeline-loops.stages": stages})
+    for options, expected in (({}, 3), ({"deepen": False}, 2), ({"stages": 5}, 5), ({"stages": 2}, 2)):
+        program = lowered(64, 64, **{f"pipeline-loops.{name}": value for name, value in options.items()})
         assert [op.num_stages for op in program.root.walk() if isinstance(op, scf.ForOp)] == [expected]
+
+
+def depth(target: str, blocks: int, rows: int = 64, columns: int = 64, stages: int = 2, k: int = 64) -> int:
+    """Of the loop of a product of such tiles of float16."""
+    program = Program(gemm(rows * blocks, columns, 2 * k, rows, columns, k, num_stages=stages), Target.parse(target))
+    PassManager(default_pipeline({"select-access.mode": "pointer"})).run(program)
+    (loop,) = [op for op in program.root.walk() if isinstance(op, scf.ForOp)]
+    return loop.num_stages
+
+
+def test_loops_load_one_tile_more_where_blocks_still_fit() -> None:
+    assert [depth("cuda:90", 1000, stages=stages) for stages in (1, 2, 3, 4)] == [2, 3, 3, 4]
+    assert depth("hip:gfx942", 1000) == 2
+    # 128 KB in each iteration: two copies are too many already
+    assert [depth("cuda:90", blocks, 128, 128, k=256) for blocks in (1, 1000)] == [2, 2]
+    # 48 KB: two blocks with two copies, or one with three, which is enough where the grid has no more
+    assert [depth("cuda:90", blocks, 128, 64, k=128) for blocks in (132, 133)] == [3, 2]
 
 
 SUM = """
@@ -72,7 +89,7 @@ def test_loops_without_products_may_be_unrolled_instead() -> None:
     assert loops(unroll=4) == loops(unroll=4, stages=5) == ["unroll = 4}" + rest]
     check_pass(PipelineLoops(unroll=4), program(SUM, grid=(2,)).root, inputs_for(program(SUM, grid=(2,)).root))
     product = lowered(64, 64, **{"pipeline-loops.unroll": 4})
-    assert [(op.num_stages, op.unroll) for op in product.root.walk() if isinstance(op, scf.ForOp)] == [(2, 0)]
+    assert [(op.num_stages, op.unroll) for op in product.root.walk() if isinstance(op, scf.ForOp)] == [(3, 0)]
 
 
 @pytest.mark.parametrize(

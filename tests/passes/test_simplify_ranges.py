@@ -30,6 +30,8 @@ def result(body: str) -> list[str]:
         ("%y = arith.min %bx, %c7 : int32", "%bx"),
         ("%y = arith.max %bx, %c0 : int32", "%bx"),
         ("%y = arith.max %bx, %c7 : int32", "%c7"),
+        # where a term goes, what is left decides
+        ("%k = arith.floormod %s, %c12 : int32\n%a = arith.add %bx, %k : int32\n%y = arith.min %a, %bx : int32", "%bx"),
         ("%y = arith.floordiv %bx, %c8 : int32", "%c0"),
         ("%y = arith.floormod %bx, %c8 : int32", "%bx"),
         ("%a = arith.mul %bx, %c12 : int32\n%y = arith.floordiv %a, %c12 : int32", "%bx"),

@@ -47,6 +47,7 @@ from tiledsl.passes.transpose_products import TransposeProducts
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.user_passes import inserted, is_place
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
+from tiledsl.passes.widen_loops import WidenLoops
 
 # The default pipeline, in order. Options come from `pass_configs`.
 PIPELINE: tuple[type[Pass], ...] = (
@@ -73,6 +74,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     LegalizeArith,  # floor division, element types that Triton cannot compute with
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
     ReduceAfterLoops,  # sums that loops only add up: tiles have their sizes, and loops are not yet two
+    WidenLoops,  # what is added up piece by piece and reduced behind: before the pieces get loops of their own
     PeelLoops,  # masks that are left now, of loads through pointers and of what is computed
     TransposeProducts,  # of few rows: after blocks were chosen by what products read, and loops were copied
     LimitRegisters,  # of what is not in Gluon

@@ -1,0 +1,150 @@
+"""widen-loops: pieces of rows that lie side by side are loaded as one, and mean the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.passes.ir_cases import after, filecheck, program
+from tests.support.programs import check_pass, inputs_for
+from tiledsl.passes.widen_loops import WidenLoops
+
+HEAD = """
+%zero = arith.constant {value = 0.0} : tensor<8x16xfloat32>
+%low = arith.constant {value = -inf} : tensor<8x16xfloat32>
+%half = arith.constant {value = 0.5} : tensor<8x16xfloat32>
+%i = tensor.iota {axis = 0} : tensor<8x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x16xint32>
+%w = tensor.iota {axis = 0} : tensor<8xint32>
+%y = tile.load %B[%i, %j] {guarded = true} : tensor<8x16xfloat32>
+%t = scf.for LOWER, %c4, %c1[INIT] OPTIONS : tensor<8x16xfloat32> (%k: int32, %s: tensor<8x16xfloat32>) {
+  %a = arith.mul %k, FACTOR : int32
+  %column = arith.add %a, %j : tensor<1x16xint32>
+  %x = tile.load %A[%i, %column] ACCESS : tensor<8x16xfloat32>
+  BODY
+  %n = COMBINE : tensor<8x16xfloat32>
+  scf.yield [%n]
+}
+%r = tensor.reduce %t {kind = "KIND", axis = AXIS} : tensor<8xfloat32>
+tile.store %r, %B[%bx, %w] {guarded = true}
+"""
+
+
+def loop(
+    body: str = "%z = arith.mul %x, %x : tensor<8x16xfloat32>", *, combine: str = "arith.add %s, %z", kind: str = "sum",
+    init: str = "%zero", lower: str = "%c0", factor: str = "%c16", access: str = "{guarded = true}", options: str = "",
+) -> str:  # fmt: skip
+    text = HEAD.replace("BODY", body).replace("COMBINE", combine).replace("KIND", kind).replace("INIT", init)
+    text = text.replace("LOWER", lower).replace("FACTOR", factor).replace("ACCESS", access).replace("OPTIONS", options)
+    return text.replace("AXIS", "1")
+
+
+def lines(text: str) -> list[str]:
+    made = program(text, grid=(1,)).root
+    check_pass(WidenLoops(), made, inputs_for(made))
+    return after(WidenLoops(), text, grid=(1,))
+
+
+def test_pieces_of_rows_are_loaded_as_one() -> None:
+    filecheck(
+        lines(loop())[4:],
+        """
+        [[WIDE:%[0-9]+]] = tensor.iota {axis = 1} : tensor<1x64xint32>
+        %x = tile.load %A[%i, [[WIDE]]] {guarded = true} : tensor<8x64xfloat32>
+        %z = arith.mul %x, %x : tensor<8x64xfloat32>
+        %r = tensor.reduce %z {kind = "sum", axis = 1} : tensor<8xfloat32>
+        tile.store %r, %B[%bx, %w] {guarded = true}
+        """,
+    )
+
+
+ROWS = """%u = tile.load %N[%i] {guarded = true} : tensor<8x1xint32> %f = arith.cast %u : tensor<8x1xfloat32>
+          %z = arith.mul %x, %f : tensor<8x16xfloat32>"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        loop(combine="arith.add %z, %s"),
+        loop(kind="max", combine="arith.max %s, %z", init="%low"),
+        loop("%z = arith.add %x, %c0.5 : tensor<8x16xfloat32>"),
+        loop(ROWS),  # what all pieces have
+        loop("%o = arith.add %column, %c8 : tensor<1x16xint32>"
+             "%y2 = tile.load %A[%i, %o] {guarded = true} : tensor<8x16xfloat32>"
+             "%z = arith.mul %x, %y2 : tensor<8x16xfloat32>"),
+    ],
+)  # fmt: skip
+def test_other_forms(text: str) -> None:
+    assert not any("scf.for" in line for line in lines(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        loop(init="%half"),
+        loop(lower="%c2"),
+        loop(factor="%c8"),  # pieces that overlap
+        loop(factor="%c20"),  # and that leave something out
+        loop(options="{num_stages = 2}"),
+        loop(combine="arith.sub %s, %z"),
+        loop(kind="max"),
+        loop("%z = arith.mul %x, %y : tensor<8x16xfloat32>"),  # the same columns for each piece
+        loop("%g = arith.cast %k : float32 %z = arith.mul %x, %g : tensor<8x16xfloat32>"),
+        loop("%g = arith.cast %j : tensor<1x16xfloat32> %z = arith.mul %x, %g : tensor<8x16xfloat32>"),
+        loop("%z = arith.mul %x, %x : tensor<8x16xfloat32> tile.store %z, %B[%i, %j] {guarded = true}"),
+        loop("%z = arith.mul %x, %s : tensor<8x16xfloat32>"),
+        loop().replace("axis = 1} : tensor<8xfloat32>", "axis = 0} : tensor<16xfloat32>").replace(
+            "%w = tensor.iota {axis = 0} : tensor<8xint32>", "%w = tensor.iota {axis = 0} : tensor<16xint32>"
+        ),
+        loop().replace("%A[%i, %column]", "%A[%column, %i]"),  # down the columns
+        loop().replace("%A[%i, %column]", "%A[%h, %column]").replace(
+            "%column =", "%q = arith.floordiv %k, %c2 : int32 %h = arith.add %q, %i : tensor<8x1xint32> %column ="
+        ),
+        loop().replace("x16x", "x32x").replace("FACTOR", "").replace("%c16", "%c32").replace("%c4, %c1", "%c2, %c1"),
+        loop(access="%m = arith.cmp %column, %c50").replace("%x = tile.load %A[%i, %column] %m =", "%m =").replace(
+            "%c50 : tensor<8x16xfloat32>",
+            '%c50 {predicate = "lt"} : tensor<1x16xbool>'
+            " %x = tile.load %A[%i, %column] mask=%m other=%c0.5 {guarded = true} : tensor<8x16xfloat32>",
+        ),
+    ],
+)  # fmt: skip
+def test_what_stays(text: str) -> None:
+    assert any("scf.for" in line for line in lines(text))
+
+
+@T.prim_func
+def row_products(A: T.Tensor((64, 128), "float16"), B: T.Tensor((64, 128), "float16"), O: T.Tensor((64,), "float32")):
+    with T.Kernel(2, threads=128) as b:
+        x, y = T.alloc_fragment((32, 32), "float16"), T.alloc_fragment((32, 32), "float16")
+        acc, s = T.alloc_fragment((32, 32), "float32"), T.alloc_fragment((32,), "float32")
+        T.clear(acc)
+        for k in range(4):
+            T.copy(A[b * 32, k * 32], x)
+            T.copy(B[b * 32, k * 32], y)
+            for i, j in T.Parallel(32, 32):
+                acc[i, j] += x[i, j] * y[i, j]
+        T.reduce_sum(acc, s, 1)
+        T.copy(s, O[b * 32])
+
+
+def test_results() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (generator.integers(-8, 9, (64, 128)).astype(np.float16) for _ in range(2))  # sums are exact in any order
+    made = tiledsl.compile(row_products, target="interpret", out_idx=-1)(torch.from_numpy(a), torch.from_numpy(b))
+    np.testing.assert_array_equal(made.numpy(), (a.astype(np.float32) * b).sum(1))
+    kernel = tiledsl.compile(row_products, target="cuda:90")
+    assert "    for " not in kernel.source and "tl.arange(0, 128)[None, :]" in kernel.source
+    certificate = kernel.verify()
+    assert certificate.ok and "widen-loops: equal but for reassociation" in " ".join(str(certificate).split())
+    off = tiledsl.compile(row_products, target="cuda:90", pass_configs={"widen-loops.enabled": False})
+    assert "for k in range(4)" in off.source and off.verify().ok
+
+
+def test_the_other_order_is_named() -> None:
+    most = loop(kind="max", combine="arith.max %s, %z", init="%low")
+    for text, names in ((loop(), {"reassociation"}), (most, set()), (loop(init="%half"), set())):
+        assert WidenLoops().allowances(program(text, grid=(1,))) == names
+    assert not WidenLoops(enabled=False).allowances(program(loop(), grid=(1,)))

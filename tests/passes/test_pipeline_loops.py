@@ -68,6 +68,34 @@ def test_loops_load_one_tile_more_where_blocks_still_fit() -> None:
     assert [depth("cuda:90", blocks, 128, 64, k=128) for blocks in (132, 133)] == [3, 2]
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_tiles_that_are_multiplied_and_computed_with_are_not_loaded_further_ahead(scaled: bool) -> None:
+    text = """
+@T.prim_func
+def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C: T.Tensor((64, 64), "float32")):
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        scaled, c = T.alloc_fragment((64, 64), "float16"), T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        for k in T.Pipelined(8, num_stages=2):
+            T.copy(A[0, k * 64], a)
+            T.copy(B[0, k * 64], b)
+            for i, j in T.Parallel(64, 64):
+                scaled[i, j] = SOURCE[i, j] * 2
+            T.gemm(scaled, b, c, transpose_B=True)
+        T.copy(c, C)
+"""
+    program = tiledsl.parse(text.replace("SOURCE", "b" if scaled else "a"))
+    kernel = tiledsl.compile(program, target="cuda:90", pass_configs={"select-access.mode": "pointer"})
+    assert f"num_stages={2 if scaled else 3})" in kernel.source
+
+
+def test_blocks_that_compute_while_others_wait_stay_together() -> None:
+    """With asynchronous products three blocks are better than two that load ahead, where the grid has as many."""
+    assert depth("cuda:90", 1000, 64, 32, stages=1, k=256) == 1
+    assert depth("cuda:90", 264, 64, 32, stages=1, k=256) == 2
+
+
 SUM = """
 %zero = arith.constant {value = 0.0} : tensor<16xfloat32>
 %i = tensor.iota {axis = 0} : tensor<16xint32>

@@ -105,6 +105,12 @@ def test_what_stays(text: str) -> None:
     assert any(line.startswith("%r = tensor.reduce") for line in made)
 
 
+def test_many_blocks_exchange_while_others_compute() -> None:
+    for blocks, reduces in ((528, False), (529, True), ("%m", True)):
+        made = after(ReduceAfterLoops(), loop(), grid=(blocks,))
+        assert any(line.startswith("%r = tensor.reduce") for line in made) == reduces
+
+
 def test_narrow_sums_stay() -> None:
     text = loop(dtype="float16").replace(
         "tile.store %t, %B", "%f = arith.cast %t : tensor<16xfloat32>\ntile.store %f, %B"

@@ -127,6 +127,12 @@ class Target:
         return 131072 if self.kind == "hip" else 65536
 
     @property
+    def multiprocessors(self) -> int | None:
+        """Of the GPU that datacentres have with this architecture: A100, H100 and H200 (SXM), B200 (their data sheets);
+        None for others."""
+        return {"cuda:80": 108, "cuda:90": 132, "cuda:100": 148}.get(str(self))
+
+    @property
     def max_warps_per_sm(self) -> int:
         """Warps a multiprocessor holds. CUDA guide, technical specifications; CDNA: 8 waves on each of 4 SIMDs."""
         match self.kind:

@@ -33,7 +33,7 @@ def gemm_result(*latencies: float | None, size: int = 1024) -> AutotuneResult:
     """Three configurations of a GEMM for cuda:90, as if they had been measured."""
     configs = [
         {"block_M": 64, "block_N": 64, "num_stages": 2},
-        {"block_M": 128, "block_N": 128, "num_stages": 3},
+        {"block_M": 128, "block_N": 128, "num_stages": 4},
         {"block_M": 128, "block_N": 256, "num_stages": 5},
     ]
     sizes = {"M": size, "N": size, "K": size, **GEMM}
@@ -63,7 +63,7 @@ def test_the_table_has_rates_and_resources() -> None:
     lines = gemm_result(0.02, 0.01, None).table().splitlines()
     heads = "rank trial configuration status measured ms TFLOPS GB/s shared registers spills max error"
     assert lines[0].split() == heads.split()
-    config = "block_M=128 block_N=128 num_stages=3"
+    config = "block_M=128 block_N=128 num_stages=4"
     assert lines[1].split() == f"* 1 1 {config} ok 0.0100 214.7 629 65536 96 0 -".split()
     assert lines[2].split()[:2] == ["2", "0"] and " 107.4 " in lines[2]
     assert lines[3].split()[0] == "-" and "pruned" in lines[3]
@@ -109,10 +109,10 @@ def test_differences_at_every_stage() -> None:
     source = result.diff(0, 1)
     assert source.splitlines()[:2] == [
         "--- trial 0: block_M=64 block_N=64 num_stages=2",
-        "+++ trial 1: block_M=128 block_N=128 num_stages=3",
+        "+++ trial 1: block_M=128 block_N=128 num_stages=4",
     ]
     assert (
-        "-    for k in tl.range(16, num_stages=2):" in source and "+    for k in tl.range(16, num_stages=3):" in source
+        "-    for k in tl.range(16, num_stages=3):" in source and "+    for k in tl.range(16, num_stages=4):" in source
     )
     assert result.diff(0, 1, stage="source") == source
     assert "tensor<128x128xfloat32>" in result.diff(0, 1, stage="promote-buffers")
@@ -138,14 +138,14 @@ def test_trials_that_were_not_compiled_can_be_looked_at() -> None:
 def test_why_the_winner_won() -> None:
     text = gemm_result(0.02, 0.01, None).explain()
     for part in (
-        "block_M=128 block_N=128 num_stages=3 takes 0.0100 ms, measured.",
+        "block_M=128 block_N=128 num_stages=4 takes 0.0100 ms, measured.",
         "Next is block_M=64 block_N=64 num_stages=2 with 0.0200 ms, 100.0% more.",
         "They differ in block_M, block_N, num_stages.",
         "65536 bytes of shared memory a block against 32768; 96 registers a thread against 64",
         "1 block a multiprocessor (bounded by shared memory) against 3 blocks a multiprocessor (bounded by registers)",
         "Waves: 64 blocks in 1 of 132, 48% full; the other 256 blocks in 1 of 396, 65% full.",
         "Blocks ask for 35.7 MB in all, the other's for 69.2 MB.",
-        "Loads run 2 iterations ahead, the other's 1.",
+        "Loads run 3 iterations ahead, the other's 1.",
         "Of 3 configurations, 1 do not work or were left out.",
     ):
         assert part in text

@@ -22,6 +22,7 @@ from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
+MEASURED_ARCH = 90
 _DEEPENED = (1, 2)
 _RESERVED = 1024  # bytes of shared memory that CUDA takes for each block
 _REGISTERS = 48  # that a thread needs beside its elements of tiles
@@ -35,10 +36,10 @@ class PipelineLoops(Pass):
     After:   %w = tile.load %W[%k, %columns] {eviction = "evict_first"}      (with streamed="evict_first")
 
     `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. Triton counts the tile that is
-    computed with, TileLang's programs those that are loaded ahead: with `deepen`, on CUDA, loops of depth 2, and those
-    of depth 1 with products, get one more, unless fewer blocks fit into the shared memory of a multiprocessor then than
-    before, than the grid has for each, and than 2; 3, as far as their registers allow it, where products are
-    asynchronous. Measured on an H200: grouped products 278 to 166 us, attention in four parts 74 to 55, a
+    computed with, TileLang's programs those that are loaded ahead: with `deepen`, on Hopper, loops of depth 2, and
+    those of depth 1 with products, get one more, unless fewer blocks fit into the shared memory of a multiprocessor
+    then than before, than the grid has for each, and than 2; 3, as far as their registers allow it, where products
+    are asynchronous. Measured on an H200: grouped products 278 to 166 us, attention in four parts 74 to 55, a
     matrix-vector product 7.7 to 6.1; of attention with blocks of 64 rows, two blocks instead of three took 1986 us
     instead of 1680. Tiles that products read and from which something else is computed are left alone, and so are
     deeper loops. With `unroll` > 1, innermost
@@ -101,7 +102,9 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     """Whether a loop that Triton pipelines is to load one more tile ahead."""
     inside = list(loop.body.walk())
     dots = of_kinds(inside, tensor.DotOp)
-    if getattr(target, "kind", "") != "cuda" or loop.num_stages not in _DEEPENED or loop.num_stages == 1 and not dots:
+    if getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH:
+        return False
+    if loop.num_stages not in _DEEPENED or loop.num_stages == 1 and not dots:
         return False
     if of_kinds(inside, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
         return False
@@ -111,7 +114,7 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     operands = {stripped(each, tensor.TransposeOp) for dot in dots for each in (dot.a, dot.b)}
     held = [each for each in operands if each.op not in inside and each.shape]
     # What asynchronous products read may not be overwritten yet when the next tile comes.
-    asynchronous = target.arch >= 90 and any(dot.a.shape[0] >= 64 for dot in dots)
+    asynchronous = any(dot.a.shape[0] >= 64 for dot in dots)
     copies = loop.num_stages - (not asynchronous)
     before, after = (
         target.shared_bytes_per_sm // (_RESERVED + tiles * _bytes(op.out for op in loads) + _bytes(held))

@@ -39,7 +39,7 @@ def result() -> AutotuneResult:
 def test_the_first_questions_have_answers(result: AutotuneResult) -> None:
     part = tuning_part(result)
     assert facts(part.facts) == {
-        "winner": ("block_M=128 block_N=128 num_stages=3", ""),
+        "winner": ("block_M=128 block_N=128 num_stages=4", ""),
         "time": ("0.01 ms", "measured"),
         "next best": ("+100.0%", "block_M=64 block_N=64 num_stages=2"),
         "reference": ("50.00×", "of the winner's time: 0.5 ms"),
@@ -57,13 +57,13 @@ def test_each_configuration_has_a_row_and_a_point(result: AutotuneResult) -> Non
     heads = "rank,block_M,block_N,num_stages,status,ms,TFLOPS,GB/s,shared,registers,spills,blocks,message".split(",")
     assert [*part.heads] == heads and [*part.numeric] == [head not in ("status", "message") for head in heads]
     assert [[cell.text for cell in entry.cells] for entry in part.entries] == [
-        ["1", "128", "128", "3", "ok", "0.0100", "214.7", "629", "65536", "96", "0", "1", ""],
+        ["1", "128", "128", "4", "ok", "0.0100", "214.7", "629", "65536", "96", "0", "1", ""],
         ["2", "64", "64", "2", "ok", "0.0200", "107.4", "315", "32768", "64", "0", "3", ""],
         ["", "128", "256", "5", "pruned", "-", "-", "-", "-", "-", "-", "-", result.trials[2].message],
     ]  # fmt: skip
     assert part.plots["axes"] == ["rank", "block_M", "block_N", "num_stages", "registers", "shared", "blocks"]
     assert [entry.point["axes"] for entry in part.entries] == [
-        [128, 128, 3, 96, 65536, 1], [64, 64, 2, 64, 32768, 3], [128, 256, 5, None, None, None],
+        [128, 128, 4, 96, 65536, 1], [64, 64, 2, 64, 32768, 3], [128, 256, 5, None, None, None],
     ]  # fmt: skip
     assert [entry.point["ms"] for entry in part.entries] == [0.01, 0.02, None]
     assert [entry.wins for entry in part.entries] == [True, False, False]
@@ -96,7 +96,7 @@ def test_what_is_minimised_orders_the_page() -> None:
     part = tuning_part(cheap)
     known = facts(part.facts)
     assert known["energy"] == ("3", "what is minimised, and orders the configurations")
-    assert known["next best"] == ("+50.0%", "block_M=128 block_N=128 num_stages=3")
+    assert known["next best"] == ("+50.0%", "block_M=128 block_N=128 num_stages=4")
     assert part.heads[6] == "energy" and [each.cells[6].text for each in part.entries] == ["3", "4.5", "-"]
 
 

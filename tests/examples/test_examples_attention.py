@@ -134,6 +134,7 @@ def instructions(kernel: CompiledKernel) -> dict[str, int]:
 
 def compiled(builder: Any, out_idx: list[int], *arguments: Any, **options: Any) -> tuple[str, CompiledKernel]:
     pointers = {"select-emitter.backend": "triton", "select-access.mode": "pointer", "map-grid.persistent": 0}
+    pointers["pipeline-loops.deepen"] = False  # as deep as by hand
     builder = tiledsl.jit(builder.function, out_idx=out_idx, target="cuda:90", pass_configs=pointers)
     kernel = builder(*arguments, **options)
     return kernel.source, next(iter(kernel.compiled.values()))

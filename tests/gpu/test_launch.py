@@ -10,7 +10,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.runtime.test_launch_trace import traced_product
+from tests.autotune.programs import gemm_builder
 from tests.support import eager_programs
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
@@ -90,7 +90,7 @@ def test_checks_stay(kernel: Any) -> None:
 
 @pytest.mark.usefixtures("hopper")
 def test_descriptors() -> None:
-    kernel = tiledsl.compile(traced_product(256), target="cuda", pass_configs={"select-access.mode": "tma"})
+    kernel = tiledsl.compile(gemm_builder(size=256), target="cuda", pass_configs={"select-access.mode": "tma"})
     assert "_descriptor(" in kernel.source
     c = torch.empty(256, 256, dtype=torch.float16, device="cuda")
     whole = torch.randn(256 * 256 + 4, dtype=torch.float16, device="cuda")

@@ -71,8 +71,9 @@ OF_BYTES = [
     *(f"%t = arith.constant {{value = {mask}}} : tensor<256xbool>\n"
       '%q = tile.atomic %a, %B[%i] mask=%t {kind = "add"} : tensor<256xT>\n'
       "%r = tile.load %B[%i] : tensor<256xT>\n%y = arith.xor %q, %r : tensor<256xT>" for mask in ("true", "false")),
-    *("%t = arith.constant {value = false} : tensor<256xbool>\n%c = arith.constant {value = 7} : DTYPE\n"
-      f"%y = tile.load %B[%i] mask=%t {other}: tensor<256xT>" for other in ("", "other=%c ")),
+    *(f"%t = arith.constant {{value = {mask}}} : tensor<256xbool>\n%c = arith.constant {{value = 7}} : DTYPE\n"
+      f"%y = tile.load %B[%i] mask=%t {other}: tensor<256xT>"
+      for mask in ("true", "false") for other in ("", "other=%c ")),
     *(f'%t = arith.cmp %a, %b {{predicate = "lt"}} : tensor<256xbool>\n'
       f'%q = tile.atomic %a, %B[%i] {mask}compare=%b {{kind = "cas"}} : tensor<256xT>\n'
       "%r = tile.load %B[%i] : tensor<256xT>\n%y = arith.xor %q, %r : tensor<256xT>" for mask in ("", "mask=%t ")),

@@ -61,7 +61,7 @@ def depth(target: str, blocks: int, rows: int = 64, columns: int = 64, stages: i
 
 def test_loops_load_one_tile_more_where_blocks_still_fit() -> None:
     assert [depth("cuda:90", 1000, stages=stages) for stages in (1, 2, 3, 4)] == [2, 3, 3, 4]
-    assert depth("hip:gfx942", 1000) == 2
+    assert [depth(target, 1000) for target in ("hip:gfx942", "cuda:80", "cuda:100")] == [2, 2, 2]
     # 128 KB in each iteration: two copies are too many already
     assert [depth("cuda:90", blocks, 128, 128, k=256) for blocks in (1, 1000)] == [2, 2]
     # 48 KB: two blocks with two copies, or one with three, which is enough where the grid has no more

@@ -63,7 +63,7 @@ def test_notebooks_show_what_won_and_what_failed() -> None:
     result.trials[2].message = "no <script>alert(1)</script>\nat all"
     read = Read(result._repr_html_())
     assert {tag for tag, _ in read.tags} == {"table", "thead", "tbody", "tr", "th", "td"}
-    assert read.texts[:3] == ["winner", "block_M=128 block_N=128 num_stages=3", "time"]
+    assert read.texts[:3] == ["winner", "block_M=128 block_N=128 num_stages=4", "time"]
     assert read.texts[-3:] == ["1", "pruned", "no <script>alert(1)</script>"]
     found = tuned()
     assert "nonfinite" in Read(found._repr_html_()).texts and found._repr_html_() != found.kernel._repr_html_()

@@ -20,10 +20,10 @@ from tiledsl.passes.parallelize_loops.digits import merge_digits, sum_at_once
 from tiledsl.passes.parallelize_loops.independent import (
     Access,
     accesses_in,
+    defined_in,
     has_independent_lanes,
     has_views,
     iterations,
-    made_inside,
     most_points,
     picks,
     tells_apart,
@@ -121,19 +121,19 @@ class ParallelizeLoops(Pass):
             product.insert_before(loop)
             loop.erase()
             return differs
-        found = _Rows.of(loop, len(points), self.reductions, self.fast_math)
-        if found is None or not isolated(loop, points, found.updates, bool(found.totals)):
+        row_loop = _Rows.of(loop, len(points), self.reductions, self.fast_math)
+        if row_loop is None or not isolated(loop, points, row_loop.updates, bool(row_loop.totals)):
             return None
-        differs = {name for total in found.totals for name in total.allowances}
-        make_fragments(found.updates)
-        order = _order([loop.index, *_points_in(loop)], found.largest)
-        for temporary in found.temporaries:
+        differs = {name for total in row_loop.totals for name in total.allowances}
+        make_fragments(row_loop.updates)
+        order = _order([loop.index, *_points_in(loop)], row_loop.largest)
+        for temporary in row_loop.temporaries:
             expand(temporary, loop, points)
-        for total in found.totals:
+        for total in row_loop.totals:
             rows = rows_of(total, loop, points)
             _parallelize(*scan_total(total, loop, points, order))
             points = rows
-        updated = {each.store.buffer: None for each in found.updates}
+        updated = {each.store.buffer: None for each in row_loop.updates}
         _parallelize(loop, points, order)
         return differs | ({"reassociation"} if sum_at_once(updated) else set())
 
@@ -156,7 +156,7 @@ class _Rows:
         accesses = accesses_in(loop)
         if accesses is None:
             return None
-        inside = made_inside(loop)
+        defined = defined_in(loop)
         stored = [buffer for buffer, ops in accesses.items() if any(isinstance(op, tile.StoreOp) for op in ops)]
         in_memory = [buffer for buffer in accesses if tile.buffer_type(buffer).scope == "global"]
         if not stored or any(map(has_views, stored)):
@@ -169,7 +169,7 @@ class _Rows:
         apart = {
             buffer
             for buffer in stored
-            if tile.buffer_type(buffer).scope != "local" and tells_apart(accesses[buffer], loop.index, inside)
+            if tile.buffer_type(buffer).scope != "local" and tells_apart(accesses[buffer], loop.index, defined)
         }
         written = {
             buffer: [op for op in accesses[buffer] if not isinstance(op, tile.LoadOp)] if buffer in apart else []
@@ -179,10 +179,10 @@ class _Rows:
             ops = accesses[buffer]
             if buffer in apart:
                 continue
-            made = updates_of(ops, loop, inside) if reductions else None
+            made = updates_of(ops, loop, defined) if reductions else None
             if made is not None:
                 updates += made
-            elif (total := total_of(ops, loop, inside, written, fast_math) if reductions else None) is not None:
+            elif (total := total_of(ops, loop, defined, written, fast_math) if reductions else None) is not None:
                 totals.append(total)
             elif (temporary := temporary_of(ops, loop) if reductions else None) is not None:
                 temporaries.append(temporary)

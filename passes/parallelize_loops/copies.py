@@ -21,15 +21,15 @@ def with_elements(loop: scf.ForOp) -> scf.ForOp | None:
     known = (tile.LoadOp, tile.StoreOp, tile.CopyOp, tile.FillOp, tile.ParallelOp, scf.IfOp, scf.ForOp, scf.YieldOp)
     if not all(isinstance(op, known) or op.is_pure and not op.regions for op in ops):
         return None
-    made = loop.clone({})
-    assert isinstance(made, scf.ForOp), "a loop"
-    Builder.at(loop).insert(made)
-    for op in list(made.body.walk()):
+    clone = loop.clone({})
+    assert isinstance(clone, scf.ForOp), "a loop"
+    Builder.at(loop).insert(clone)
+    for op in list(clone.body.walk()):
         if isinstance(op, tile.CopyOp):
             _copy(op)
         elif isinstance(op, tile.FillOp):
             _fill(op)
-    return made
+    return clone
 
 
 def _is_plain(op: tile.CopyOp | tile.FillOp) -> bool:

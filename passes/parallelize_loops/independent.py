@@ -29,11 +29,11 @@ def has_independent_lanes(loop: scf.ForOp) -> bool:
     accesses = accesses_in(loop, tile.AtomicOp, tile.AllocOp, tile.AssertOp, tile.AssumeOp)
     if accesses is None:
         return False
-    inside = made_inside(loop)
+    defined = defined_in(loop)
     in_parallel = any(isinstance(around, tile.ParallelOp) and not around.lockstep for around in ancestors(loop))
     for buffer, ops in accesses.items():
         writes = [op for op in ops if not isinstance(op, tile.LoadOp)]
-        if not writes or buffer in inside:
+        if not writes or buffer in defined:
             continue
         scope = tile.buffer_type(buffer).scope
         if has_views(buffer) or in_parallel and scope == "local":  # which each point of that has for itself
@@ -46,28 +46,28 @@ def has_independent_lanes(loop: scf.ForOp) -> bool:
             continue
         once = len(ops) == 1 and writes[0].parent in (loop.body, *_branches(loop.body))
         moves = any(depends_on(index, {loop.index}) for index in writes[0].indices)
-        if not (once and moves and scope != "global" or tells_apart(ops, loop.index, inside)):
+        if not (once and moves and scope != "global" or tells_apart(ops, loop.index, defined)):
             return False
     return True
 
 
-def accesses_in(loop: scf.ForOp, *others: type[Operation]) -> dict[Value, list[Access]] | None:
+def accesses_in(loop: scf.ForOp, *allowed: type[Operation]) -> dict[Value, list[Access]] | None:
     """The accesses of each buffer in a loop that has no more than these, branches, loops with bounds that stay the
-    same, `others`, and what has no effects; else None."""
-    inside = made_inside(loop)
+    same, `allowed`, and what has no effects; else None."""
+    defined = defined_in(loop)
     accesses: dict[Value, list[Access]] = {}
     for op in loop.body.walk():
-        if isinstance(op, (tile.LoadOp, tile.StoreOp)) or isinstance(op, others) and isinstance(op, tile.AtomicOp):
+        if isinstance(op, (tile.LoadOp, tile.StoreOp)) or isinstance(op, allowed) and isinstance(op, tile.AtomicOp):
             accesses.setdefault(op.buffer, []).append(op)
         elif isinstance(op, scf.ForOp):
-            if op.inits or op.num_stages or any(each in inside and constant_of(each) is None for each in op.operands):
+            if op.inits or op.num_stages or any(each in defined and constant_of(each) is None for each in op.operands):
                 return None
-        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *others)) or (op.is_pure and not op.regions)):
+        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *allowed)) or op.is_pure and not op.regions):
             return None
     return accesses
 
 
-def made_inside(loop: scf.ForOp) -> set[Value]:
+def defined_in(loop: scf.ForOp) -> set[Value]:
     """The values that a loop's body makes, each iteration its own."""
     return {value for op in loop.body.walk() for value in _made_by(op)} | {*loop.body.args}
 
@@ -90,18 +90,18 @@ def has_views(buffer: Value) -> bool:
     return isinstance(buffer.op, tile.ViewOp) or any(isinstance(user, tile.ViewOp) for user in buffer.uses)
 
 
-def tells_apart(ops: list[Access], index: Value, inside: set[Value]) -> bool:
+def tells_apart(ops: list[Access], index: Value, defined: set[Value]) -> bool:
     """Whether all accesses have one index in common that differs from iteration to iteration."""
     first, *others = ([linear_form(each, through_names=True) for each in op.indices] for op in ops)
     return any(
-        moves_with(form, index, inside) and all(forms[axis].terms == form.terms for forms in others)
+        moves_with(form, index, defined) and all(forms[axis].terms == form.terms for forms in others)
         for axis, form in enumerate(first)
     )
 
 
-def moves_with(form: LinearForm, index: Value, inside: set[Value]) -> bool:
+def moves_with(form: LinearForm, index: Value, defined: set[Value]) -> bool:
     rest = [value for factors in form.terms if factors != (index,) for value in factors]
-    return (index,) in form.terms and not any(value in inside for value in rest)
+    return (index,) in form.terms and not any(value in defined for value in rest)
 
 
 def picks(ops: list[Access], index: Value) -> bool:

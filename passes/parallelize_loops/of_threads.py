@@ -8,7 +8,7 @@ from math import prod
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Operation, Value
-from tiledsl.passes.parallelize_loops.independent import accesses_in, has_views, iterations, made_inside, picks
+from tiledsl.passes.parallelize_loops.independent import accesses_in, defined_in, has_views, iterations, picks
 from tiledsl.passes.parallelize_loops.reductions import only_updates
 from tiledsl.passes.vectorize_parallel.updates import Update
 
@@ -41,11 +41,11 @@ def _updates(loop: scf.ForOp) -> list[Update] | None:
     accesses = accesses_in(loop)
     if accesses is None or _threads(loop) is None or any(op.regions for op in loop.body):
         return None
-    inside, updates = made_inside(loop), list[Update]()
+    defined, updates = defined_in(loop), list[Update]()
     for buffer, ops in accesses.items():
         if all(isinstance(op, tile.LoadOp) for op in ops):
             continue
-        found = only_updates(ops, loop, inside)
+        found = only_updates(ops, loop, defined)
         if found is None or tile.buffer_type(buffer).scope != "local" or has_views(buffer):
             return None
         updates += found

@@ -12,7 +12,7 @@ from tiledsl.passes.parallelize_loops.independent import Access
 from tiledsl.passes.vectorize_parallel.updates import Update, updates_alone
 
 
-def updates_of(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[Update] | None:
+def updates_of(ops: list[Access], loop: scf.ForOp, defined: set[Value]) -> list[Update] | None:
     """The updates of one kind that all accesses of a buffer are, each at a place that is the same in all iterations.
 
     None if something else is done to the buffer, and where a sum is rounded to fewer than 32 bits in each iteration.
@@ -21,10 +21,10 @@ def updates_of(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[U
     own = tile.buffer_type(buffer).scope == "local"
     if own and any(is_in_parallel(op) for op in buffer.uses if isinstance(op, tile.StoreOp)):
         return None  # which each point has for itself
-    return only_updates(ops, loop, inside)
+    return only_updates(ops, loop, defined)
 
 
-def only_updates(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list[Update] | None:
+def only_updates(ops: list[Access], loop: scf.ForOp, defined: set[Value]) -> list[Update] | None:
     """The same, of a buffer that is one for all iterations."""
     updates = updates_alone(ops)
     if not updates:
@@ -32,7 +32,7 @@ def only_updates(ops: list[Access], loop: scf.ForOp, inside: set[Value]) -> list
     type = tile.buffer_type(ops[0].buffer)
     if type.scope == "global" or updates[0].kind == "add" and _is_narrow(type.dtype):
         return None
-    stays = all(_stays(index, loop, inside) for each in updates for index in each.store.indices)
+    stays = all(_stays(index, loop, defined) for each in updates for index in each.store.indices)
     return updates if stays else None
 
 
@@ -40,9 +40,9 @@ def _is_narrow(dtype: str) -> bool:
     return is_float(dtype) and ELEMENTS[dtype].bits < 32
 
 
-def _stays(index: Value, loop: scf.ForOp, inside: set[Value]) -> bool:
+def _stays(index: Value, loop: scf.ForOp, defined: set[Value]) -> bool:
     """Whether an index takes the same values in each iteration."""
-    sources = [value for value in reached([index], operands_of) if value in inside]
+    sources = [value for value in reached([index], operands_of) if value in defined]
     return loop.index not in sources and not any(isinstance(value.op, tile.LoadOp) for value in sources)
 
 
@@ -54,26 +54,26 @@ def make_fragments(updates: list[Update]) -> None:
             buffer.set_type(BufferType(type.shape, type.dtype, "fragment"))
 
 
-def isolated(loop: scf.ForOp, points: range, updates: list[Update], outside: bool) -> bool:
+def isolated(loop: scf.ForOp, points: range, updates: list[Update], outermost: bool) -> bool:
     """Give the loop a T.Parallel of its own, if the one around it does more to what the loop updates; put it around
-    that T.Parallel, if it is wanted `outside` of any.
+    that T.Parallel, if it is to be the `outermost`.
 
     False where that cannot be done; then nothing has changed.
     """
     around = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
-    if not around or not updates and not outside:
+    if not around or not updates and not outermost:
         return True
     if any(op.lockstep for op in around):
         return False
     updated = {each.store.buffer for each in updates}
     ours = {*loop.body.walk()}
     alone = not any(updated.intersection(op.operands) for op in around[-1].body.walk() if op not in ours)
-    if alone and not outside:
+    if alone and not outermost:
         return True
     own = all({*around[0].body.args} <= {*each.store.indices} for each in updates)  # else points wait for one another
     if not own or len(around) > 1 or loop.parent is not around[0].body or not _split(around[0], loop):
         return False
-    if outside:
+    if outermost:
         _interchange(loop, points)
     return True
 

@@ -60,11 +60,11 @@ def expand(temporary: Temporary, loop: scf.ForOp, points: range) -> None:
         return
     assert loop.parent is not None, "a loop stands in a kernel"
     behind = Builder(loop.parent, loop.next, loop.loc)
-    last = behind.constant(len(points) - 1, INT32)
+    last_row = behind.constant(len(points) - 1, INT32)
     place = args
     if args:
         region = Region([INT32 for _ in args], [arg.name for arg in args])
         behind.insert(tile.ParallelOp(extents=type.static_shape, regions=[region]))
         behind, place = Builder(region, loc=loop.loc), list[Value](region.args)
-    value = behind.insert(tile.LoadOp(rows, [last, *place], None, None)).result
+    value = behind.insert(tile.LoadOp(rows, [last_row, *place], None, None)).result
     behind.insert(tile.StoreOp(value, buffer, place))

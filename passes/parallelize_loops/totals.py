@@ -63,7 +63,7 @@ class Total:
 def total_of(
     ops: list[Access],
     loop: scf.ForOp,
-    inside: set[Value],
+    defined: set[Value],
     written: Mapping[Value, Sequence[Operation]],
     fast_math: bool,
 ) -> Total | None:
@@ -87,15 +87,15 @@ def total_of(
         args |= extents_of(op)
     if tile.buffer_type(store.buffer).scope == "global" or is_of_points(store.buffer):
         return None
-    for moves, is_before in ((False, same_place), (True, _one_before(loop, inside))):
-        own = set[Operation]()
-        update, factor = update_of(store, own, is_before), None
+    for moves, is_before in ((False, same_place), (True, _one_before(loop, defined))):
+        own_loads = set[Operation]()
+        update, factor = update_of(store, own_loads, is_before), None
         if update is None and fast_math and is_float(store.buffer.dtype):
-            factor, terms = _recurrence_of(store.value, store, own, is_before) or (None, [])
+            factor, terms = _recurrence_of(store.value, store, own_loads, is_before) or (None, [])
             update = Update(store, "add", terms) if terms else None
-        if update is None or update.kind not in _SCANS or not _is_place(store, loop, inside, args, moves):
+        if update is None or update.kind not in _SCANS or not _is_place(store, loop, defined, args, moves):
             continue
-        (before,) = own
+        (before,) = own_loads
         assert isinstance(before, tile.LoadOp), "what an update begins with"
         loads = [op for op in ops if isinstance(op, tile.LoadOp) and op is not before]
         early = [op for op in loads if precedes(op, store)]
@@ -106,25 +106,27 @@ def total_of(
             fit = all(_is_read_of(op, store, args) for op in loads)
         stores_of: Mapping[Value, Sequence[Operation]] = {**written, store.buffer: [store] if moves else []}
         total = Total(update, factor, [] if moves else [before, *early], [] if moves else reads, moves)
-        if fit and all(_is_of_rows(value, inside, stores_of) for value in total.inputs):
+        if fit and all(_is_of_rows(value, defined, stores_of) for value in total.inputs):
             return total
     return None
 
 
-def _recurrence_of(value: Value, store: tile.StoreOp, own: set[Operation], is_own: IsOwn) -> tuple[Value, Terms] | None:
-    """The factor of the store's own element in a value, and what is added to the product; `own` receives its load."""
+def _recurrence_of(
+    value: Value, store: tile.StoreOp, own_loads: set[Operation], is_own: IsOwn
+) -> tuple[Value, Terms] | None:
+    """The factor of the store's own element in a value and what is added; its load goes to `own_loads`."""
     op = value.op
     if value is not store.value and list(value.uses.values()) != [1]:
         return None
     if isinstance(op, arith.MulOp):
         for mine, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
             if isinstance(mine.op, tile.LoadOp) and mine.op.mask is None and is_own(mine.op, store):
-                own.add(mine.op)
+                own_loads.add(mine.op)
                 return factor, []
     if isinstance(op, (arith.AddOp, arith.SubOp)):
         negative = isinstance(op, arith.SubOp)
         for mine, other in [(op.lhs, op.rhs)] if negative else [(op.lhs, op.rhs), (op.rhs, op.lhs)]:
-            found = _recurrence_of(mine, store, own, is_own)
+            found = _recurrence_of(mine, store, own_loads, is_own)
             if found is not None:
                 return found[0], [*found[1], (other, negative)]
     return None
@@ -140,13 +142,13 @@ def is_of_points(buffer: Value) -> bool:
 def points_of(store: tile.StoreOp, loop: scf.ForOp) -> dict[Value, int] | None:
     """The indices of the T.Parallel around a store in a loop, outer ones first, with the extents of each; None where
     something else stands between."""
-    found: dict[Value, int] = {}
+    extents: dict[Value, int] = {}
     for around in ancestors(store):
         if around is loop:
-            return found
+            return extents
         if not isinstance(around, tile.ParallelOp) or around.lockstep:
             return None
-        found = extents_of(around) | found
+        extents = extents_of(around) | extents
     return None
 
 
@@ -154,7 +156,7 @@ def extents_of(parallel: tile.ParallelOp) -> dict[Value, int]:
     return dict(zip(parallel.body.args, map(int, parallel.extents), strict=True))
 
 
-def _one_before(loop: scf.ForOp, inside: set[Value]) -> IsOwn:
+def _one_before(loop: scf.ForOp, defined: set[Value]) -> IsOwn:
     """Whether a load is of what a store has written in the iteration before."""
 
     def is_before(load: tile.LoadOp, store: tile.StoreOp) -> bool:
@@ -173,7 +175,7 @@ def _one_before(loop: scf.ForOp, inside: set[Value]) -> IsOwn:
                 if (
                     apart.constant != 1
                     or theirs.coefficient(loop.index) != 1
-                    or not moves_with(theirs, loop.index, inside)
+                    or not moves_with(theirs, loop.index, defined)
                 ):
                     return False
         return steps == 1
@@ -181,7 +183,7 @@ def _one_before(loop: scf.ForOp, inside: set[Value]) -> IsOwn:
     return is_before
 
 
-def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: Collection[Value], moves: bool) -> bool:
+def _is_place(store: tile.StoreOp, loop: scf.ForOp, defined: set[Value], args: Collection[Value], moves: bool) -> bool:
     """Whether a store's place has each point's index by itself, and the loop's just where it moves."""
     others = [index for index in store.indices if index not in args]
     if not {*args} <= {*store.indices} or len(others) + len(args) != len(store.indices):
@@ -189,8 +191,8 @@ def _is_place(store: tile.StoreOp, loop: scf.ForOp, inside: set[Value], args: Co
     forms = [linear_form(index, through_names=True) for index in others]
     moving = [form for form in forms if form.coefficient(loop.index)]
     rest = [form for form in forms if form not in moving]
-    still = all(value not in inside for form in rest for factors in form.terms for value in factors)
-    return still and len(moving) == moves and all(moves_with(form, loop.index, inside) for form in moving)
+    still = all(value not in defined for form in rest for factors in form.terms for value in factors)
+    return still and len(moving) == moves and all(moves_with(form, loop.index, defined) for form in moving)
 
 
 def precedes(op: Operation, store: Operation) -> bool:
@@ -254,34 +256,34 @@ def scan_total(
     type = BufferType(shape, dtype, "fragment")
     names = [f"{store.buffer.name}_terms", *([] if total.factor is None else [f"{store.buffer.name}_factors"])]
     terms, *factors = tiles = [builder.insert(tile.AllocOp(result_types=[type], names=[each])).out for each in names]
-    made, indices = _terms_loop(total, loop, tiles, order, walked)
+    terms_loop, indices = _terms_loop(total, loop, tiles, order, walked)
     scan = "linear" if factors else _SCANS[kind]
     builder.insert(tile.ScanOp(terms, terms, *factors, kind=scan, axis=order.index(loop.index)))
 
-    def scanned(here: Builder, indices: list[Value], place: dict[Value, Value]) -> Value:
+    def scanned(at: Builder, indices: list[Value], place: dict[Value, Value]) -> Value:
         """The total at a place, of what is scanned and of what it began with."""
-        term = here.insert(tile.LoadOp(terms, [place[each] for each in order], None, None)).result
+        term = at.insert(tile.LoadOp(terms, [place[each] for each in order], None, None)).result
         if total.has_begin:
             return term
-        begin = here.insert(tile.LoadOp(store.buffer, indices, None, None)).result
-        return here.insert(combine(kind, dtype)(begin, term, names=[store.buffer.name])).out
+        begin = at.insert(tile.LoadOp(store.buffer, indices, None, None)).result
+        return at.insert(combine(kind, dtype)(begin, term, names=[store.buffer.name])).out
 
     def running(op: Operation, indices: list[Value]) -> Value:
         """The total at a place behind the store, computed before an operation."""
-        here = Builder.at(op)
+        at = Builder.at(op)
         place = dict(zip(store.indices, indices, strict=True))
-        return scanned(here, indices, place | {loop.index: number_of(here, loop.index, walked.start)})
+        return scanned(at, indices, place | {loop.index: number_of(at, loop.index, walked.start)})
 
     def until(op: Operation, indices: list[Value]) -> Value:
         """The total at a place in front of the store: of the iterations before this one."""
-        here = Builder.at(op)
-        number = number_of(here, loop.index, walked.start)
-        zero, one = (here.constant(each, INT32) for each in (0, 1))
-        row = here.insert(arith.MaxOp(here.insert(arith.SubOp(number, one)).out, zero)).out
+        at = Builder.at(op)
+        number = number_of(at, loop.index, walked.start)
+        zero, one = (at.constant(each, INT32) for each in (0, 1))
+        row = at.insert(arith.MaxOp(at.insert(arith.SubOp(number, one)).out, zero)).out
         place = dict(zip(store.indices, indices, strict=True))
-        sum = scanned(here, indices, place | {loop.index: row})
-        begin = here.insert(tile.LoadOp(store.buffer, indices, None, None)).result
-        return selected(here, compared(here, number, "gt", zero), sum, begin)
+        sum = scanned(at, indices, place | {loop.index: row})
+        begin = at.insert(tile.LoadOp(store.buffer, indices, None, None)).result
+        return selected(at, compared(at, number, "gt", zero), sum, begin)
 
     for reads, what in ((total.reads, running), (total.early, until)):
         for read in reads:
@@ -305,7 +307,7 @@ def scan_total(
     for op in reversed(list(loop.body.walk())):
         if not op.is_used and not op.regions and (op.is_pure or isinstance(op, tile.LoadOp)):
             op.erase()
-    return made, walked, indices
+    return terms_loop, walked, indices
 
 
 def rows_of(total: Total, loop: scf.ForOp, points: range) -> range:
@@ -345,18 +347,18 @@ def _terms_loop(
         body = Builder(inner, loc=store.loc)
     values = _copied(body, total.inputs, loop, mapping)
     update = Update(store, total.update.kind, [(new, sign) for new, (_, sign) in zip(values, total.update.terms)])
-    made = [term_of(update, body), *values[len(update.terms) :]]
+    scanned = [term_of(update, body), *values[len(update.terms) :]]
     if total.has_begin:
         place = _copied(body, list(store.indices), loop, mapping)
         begin = body.insert(tile.LoadOp(store.buffer, place, None, None)).result
         if not total.moves:
-            begin = body.insert(arith.MulOp(made[1], begin)).out
-            begin = body.insert(arith.AddOp(begin, made[0])).out
+            begin = body.insert(arith.MulOp(scanned[1], begin)).out
+            begin = body.insert(arith.AddOp(begin, scanned[0])).out
         is_first = compared(body, index, "eq", body.constant(walked.start, index.type))
-        made[0] = selected(body, is_first, begin, made[0])
+        scanned[0] = selected(body, is_first, begin, scanned[0])
     indices = [mapping[each] for each in order]
     mapping[loop.index] = number_of(body, index, walked.start)
-    for value, tile_ in zip(made, tiles, strict=True):
+    for value, tile_ in zip(scanned, tiles, strict=True):
         body.insert(tile.StoreOp(value, tile_, [mapping[each] for each in order]))
     scf.yielding(region)
     outside = Builder.at(loop)

@@ -159,13 +159,13 @@ class Dims(DisjointSets[Dim]):
                 of_class, size = least.setdefault(self.root(dim), {}), self.sizes[dim]
                 of_class[size] = max(number, of_class.get(size, 1))
         if every:
-            found = {root: _parts(each) for root, each in sizes.items()}
+            class_parts = {root: _parts(each) for root, each in sizes.items()}
         else:
             chosen = {root: sizes[root] for root in least if root in sizes and gains(max(sizes[root]))}
-            found = {root: _parts(each, least[root]) for root, each in chosen.items()}
+            class_parts = {root: _parts(each, least[root]) for root, each in chosen.items()}
         kept = {self.root(dim): why for dim, why in reversed(self.kept.items())}
-        stay = {root: kept[root] for root, parts in found.items() if parts and root in kept}
-        for root, parts in found.items():
+        stay = {root: kept[root] for root, parts in class_parts.items() if parts and root in kept}
+        for root, parts in class_parts.items():
             if root not in kept:
                 self.cuts |= {(root, size): spans for size, spans in parts.items()}
         while across := next((op for op in self.slices if not self._takes_parts(op)), None):
@@ -247,10 +247,10 @@ def _parts(sizes: set[int], least: Mapping[int, int] = MappingProxyType({})) -> 
     numbers = parts_of(smallest)
     if not numbers:
         return {}
-    made: dict[int, Spans] = {}
+    spans: dict[int, Spans] = {}
     for size in sizes:
         ratio, rest = divmod(size, smallest)
         if rest or ratio & (ratio - 1) or numbers[-1] * ratio < least.get(size, 1):
             return {}
-        made[size] = tuple((ratio * sum(numbers[:place]), ratio * number) for place, number in enumerate(numbers))
-    return made
+        spans[size] = tuple((ratio * sum(numbers[:place]), ratio * number) for place, number in enumerate(numbers))
+    return spans

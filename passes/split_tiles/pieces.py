@@ -121,19 +121,19 @@ class Pieces:
 
     def _folded(self, at: Builder, op: Operation) -> list[Value]:
         """What an operation that was just inserted gives, if that is known without it; then it is erased."""
-        found = op.fold()
-        if isinstance(op, arith.CmpOp) and found is None:
+        folded = op.fold()
+        if isinstance(op, arith.CmpOp) and folded is None:
             outcome = decide(self.ranges, op.predicate, op.lhs, op.rhs)
-            found = None if outcome is None else [outcome]
-        elif isinstance(op, (arith.MinOp, arith.MaxOp)) and found is None:
+            folded = None if outcome is None else [outcome]
+        elif isinstance(op, (arith.MinOp, arith.MaxOp)) and folded is None:
             chosen = extremum(self.ranges, op)
-            found = None if chosen is None or chosen.type != op.out.type else [chosen]
-        if found is None:
+            folded = None if chosen is None or chosen.type != op.out.type else [chosen]
+        if folded is None:
             return op.results
         types = [value.type for value in op.results]
         op.erase()
         return [
-            new if isinstance(new, Value) else at.constant(new, type) for new, type in zip(found, types, strict=True)
+            new if isinstance(new, Value) else at.constant(new, type) for new, type in zip(folded, types, strict=True)
         ]
 
     def _reduce(self, op: tensor.ReduceOp) -> None:
@@ -271,11 +271,11 @@ def _source(op: Operation, spans: Spans) -> Spans:
         return tuple(spans[op.permutation.index(axis)] for axis in range(len(spans)))
     if not isinstance(op, tensor.ReshapeOp):
         return spans
-    found = [(0, size) for size in op.source.shape]
+    source = [(0, size) for size in op.source.shape]
     for left, right in matched(op):
         for axis, place in zip(left, right, strict=False):  # equal ones, or only the outermost are divided
             first, size = spans[place]
             if size < op.out.shape[place]:
                 unit = op.out.shape[place]
-                found[axis] = first * op.source.shape[axis] // unit, size * op.source.shape[axis] // unit
-    return tuple(found)
+                source[axis] = first * op.source.shape[axis] // unit, size * op.source.shape[axis] // unit
+    return tuple(source)

@@ -57,14 +57,14 @@ class _TileBuilder(Builder):
     def index(self, offset: Value | None, rank: int, axis: int, extent: int, dtype: str) -> Value:
         """`offset` + 0, 1, ... `extent` - 1 along `axis` of a tile of this rank."""
         key = (self.region, offset, rank, axis, extent, dtype)
-        made = self._made.get(key)
-        if made is None:
+        index = self._made.get(key)
+        if index is None:
             if offset is None:
-                made = iota(self, rank, axis, extent, dtype)
+                index = iota(self, rank, axis, extent, dtype)
             else:
-                made = self.insert(arith.AddOp(offset, self.index(None, rank, axis, extent, dtype))).out
-            self._made[key] = made
-        return made
+                index = self.insert(arith.AddOp(offset, self.index(None, rank, axis, extent, dtype))).out
+            self._made[key] = index
+        return index
 
 
 def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:

@@ -145,8 +145,8 @@ def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
     if not conditions:
         raise NotPeeled("no mask in it changes linearly with its index")
     needed = [(each, [_Count.of(form, loop, step) for form in (each.form, *each.guards)]) for each in conditions]
-    kept = [(each, own) for each, own in needed if all(one.leaves_some(loop, step, ranges) for one in own)]
-    counts = [count for _, own in kept for count in own]
+    dropped = [(each, own) for each, own in needed if all(one.leaves_some(loop, step, ranges) for one in own)]
+    counts = [count for _, own in dropped for count in own]
     if not counts:
         raise NotPeeled("its masks are needed in every iteration")
     if _between(counts) < least:
@@ -157,12 +157,12 @@ def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
     type = INT32 if largest <= dtype_interval("int32").hi and loop.index.type == INT32 else _INT64
     spare = max(count.divisor for count in counts)
     extra = 1 if largest + spare <= dtype_interval(type.dtype).hi else 0
-    offsets = [one for each, own in kept if _is_offset(each.comparison) for one in own if not one.ends]
+    offsets = [one for each, own in dropped if _is_offset(each.comparison) for one in own if not one.ends]
     others = [count for count in counts if count not in offsets]
     if not any(count.ends for count in others):  # nothing else would follow the iterations without masks
         offsets, others = [], counts
     _divide(loop, _tightest(others), _tightest(offsets), step, type, extra)
-    for condition, _ in kept:
+    for condition, _ in dropped:
         out = condition.comparison.out
         out.replace_with(Builder.at(condition.comparison).constant(condition.wanted, out.type))
 

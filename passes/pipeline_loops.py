@@ -100,19 +100,19 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
 
 def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     """Whether a loop that Triton pipelines is to load one more tile ahead."""
-    inside = list(loop.body.walk())
-    dots = of_kinds(inside, tensor.DotOp)
+    ops = list(loop.body.walk())
+    dots = of_kinds(ops, tensor.DotOp)
     if getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH:
         return False
     if loop.num_stages not in _DEEPENED or loop.num_stages == 1 and not dots:
         return False
-    if of_kinds(inside, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
+    if of_kinds(ops, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
         return False
-    loads = [op for op in inside if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
+    loads = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
     if any(map(_is_computed_and_multiplied, loads)):
         return False
     operands = {stripped(each, tensor.TransposeOp) for dot in dots for each in (dot.a, dot.b)}
-    held = [each for each in operands if each.op not in inside and each.shape]
+    held = [each for each in operands if each.op not in ops and each.shape]
     # What asynchronous products read may not be overwritten yet when the next tile comes.
     asynchronous = any(dot.a.shape[0] >= 64 for dot in dots)
     copies = loop.num_stages - (not asynchronous)
@@ -120,15 +120,15 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
         target.shared_bytes_per_sm // (_RESERVED + tiles * _bytes(op.out for op in loads) + _bytes(held))
         for tiles in (copies, copies + 1)
     )
-    wanted = [before, 2]
+    blocks = [before, 2]
     if asynchronous:  # blocks that compute while others wait
         made = {*loop.iter_args, *(dot.out for dot in dots if not _accumulates(dot, loop))}
         registers = min(255, _REGISTERS + _bytes(made) // (4 * kernel.threads))
-        wanted[1] = min(3, target.registers_per_sm // (registers * kernel.threads))
+        blocks[1] = min(3, target.registers_per_sm // (registers * kernel.threads))
     extents = [constant_of(extent) for extent in kernel.grid]
     if target.multiprocessors and None not in extents:
-        wanted.append(-(-prod(map(int, extents)) // target.multiprocessors))  # type: ignore[arg-type]
-    return bool(loads) and after >= max(1, min(wanted))
+        blocks.append(-(-prod(map(int, extents)) // target.multiprocessors))  # type: ignore[arg-type]
+    return bool(loads) and after >= max(1, min(blocks))
 
 
 def _accumulates(dot: tensor.DotOp, loop: scf.ForOp) -> bool:

@@ -70,9 +70,9 @@ class ReduceAfterLoops(Pass):
 
 def _carried_reductions(loop: scf.ForOp, most: int) -> dict[int, tensor.ReduceOp]:
     """By the number of a carried value, the reduction that each iteration combines with it, and no more."""
-    found: dict[int, tensor.ReduceOp] = {}
-    for number, (value, made) in enumerate(zip(loop.iter_args, loop.yielded, strict=True)):
-        update = made.op
+    reductions: dict[int, tensor.ReduceOp] = {}
+    for number, (value, yielded) in enumerate(zip(loop.iter_args, loop.yielded, strict=True)):
+        update = yielded.op
         if (
             update is None
             or update.parent is not loop.body
@@ -80,8 +80,8 @@ def _carried_reductions(loop: scf.ForOp, most: int) -> dict[int, tensor.ReduceOp
             or value not in update.operands
         ):
             continue
-        other = next((each for each in update.operands if each is not value), value)
-        op = other.op
+        term = next((each for each in update.operands if each is not value), value)
+        op = term.op
         if (
             not isinstance(op, tensor.ReduceOp)
             or op.kind not in _KINDS
@@ -89,14 +89,14 @@ def _carried_reductions(loop: scf.ForOp, most: int) -> dict[int, tensor.ReduceOp
             or op.parent is not loop.body
         ):
             continue
-        if type(update) is not combine(op.kind, value.dtype) or value.type != op.out.type or made.type != value.type:
+        if type(update) is not combine(op.kind, value.dtype) or value.type != op.out.type or yielded.type != value.type:
             continue
-        alone = all(list(each.uses.values()) == [1] for each in (value, made, other))
+        alone = all(list(each.uses.values()) == [1] for each in (value, yielded, term))
         bits, elements = ELEMENTS[value.dtype].bits, prod(op.source.shape)
         if alone and bits >= 32 and op.source.shape[op.axis] > _VECTOR // bits and elements <= most:
-            found[number] = op
+            reductions[number] = op
             most -= elements
-    return found
+    return reductions
 
 
 def _carry_tiles(loop: scf.ForOp, reductions: dict[int, tensor.ReduceOp]) -> None:

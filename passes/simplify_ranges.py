@@ -79,13 +79,13 @@ def decide_comparison(op: arith.CmpOp, rw: Rewriter) -> bool:
         rw.replace(op, [rw.constant(outcome, op.out.type)])
         return True
     # An assumption proves itself: it must stay, or later passes could not use it.
-    others = [user for user in op.out.uses if not _assumes(user)]
-    if others:
+    users = [user for user in op.out.uses if not _assumes(user)]
+    if users:
         constant = rw.constant(outcome, op.out.type)
-        for user in others:
+        for user in users:
             user.set_operands([constant if value is op.out else value for value in user.operands])
             rw.changed(user)
-    return bool(others)
+    return bool(users)
 
 
 def extremum(ranges: Ranges, op: arith.MinOp | arith.MaxOp) -> Value | None:
@@ -126,29 +126,29 @@ def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
     truncates = isinstance(op, (arith.TruncDivOp, arith.TruncModOp))
     if truncates and ranges.of(op.lhs).lo < 0:
         return False
-    product, rest = op.lhs, None
+    product, addend = op.lhs, None
     sum = product.op
     if isinstance(sum, arith.AddOp):
         if not ranges.never_wraps(sum):
             return False
-        product, rest = (sum.lhs, sum.rhs) if isinstance(sum.lhs.op, arith.MulOp) else (sum.rhs, sum.lhs)
+        product, addend = (sum.lhs, sum.rhs) if isinstance(sum.lhs.op, arith.MulOp) else (sum.rhs, sum.lhs)
     times = product.op
     factor = constant_of(times.rhs) if isinstance(times, arith.MulOp) else None
     if not isinstance(times, arith.MulOp) or type(factor) is not int or factor % divisor:
         return False
-    if not ranges.never_wraps(times) or (truncates and (rest is not None and ranges.of(rest).lo < 0)):
+    if not ranges.never_wraps(times) or (truncates and (addend is not None and ranges.of(addend).lo < 0)):
         return False
     if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
-        if rest is None:
+        if addend is None:
             rw.replace(op, [rw.constant(0, op.out.type)])
             return True
-        if rest.type != op.out.type:
+        if addend.type != op.out.type:
             return False
-        rw.replace(op, [rw.insert(type(op)(rest, op.rhs)).result])
+        rw.replace(op, [rw.insert(type(op)(addend, op.rhs)).result])
         return True
     # With y >= 8 the bounds of a loop could show that it runs once: LLVM then unrolls it behind Triton's back, and
     # ptxas serialises its wgmma (seen in the diagonal loop of causal attention with 128 x 128 tiles).
-    if rest is not None and (ranges.of(rest).lo < 0 or ranges.of(rest).hi >= divisor):
+    if addend is not None and (ranges.of(addend).lo < 0 or ranges.of(addend).hi >= divisor):
         return False
     if product.type != op.out.type:
         return False

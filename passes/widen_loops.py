@@ -149,15 +149,15 @@ class _Wide:
             builder.loc = op.loc
             if isinstance(op, tile.LoadOp):
                 indices = [self._placed(builder, index, mapping) for index in op.indices]
-                made: Operation = tile.LoadOp(
+                widened: Operation = tile.LoadOp(
                     mapping.get(op.buffer, op.buffer), indices, None, None, **op.attributes,
                     names=[op.out.name], result_types=[self._widened(op.out)],
                 )  # fmt: skip
             else:
-                made = op.clone(mapping)
-                made.results[0].set_type(self._widened(op.results[0]))
-            builder.insert(made)
-            mapping[op.results[0]] = made.results[0]
+                widened = op.clone(mapping)
+                widened.results[0].set_type(self._widened(op.results[0]))
+            builder.insert(widened)
+            mapping[op.results[0]] = widened.results[0]
         for (value, _), result in zip(self.terms, loop.results, strict=True):
             result.replace_with(mapping[value])
         loop.erase()
@@ -197,30 +197,30 @@ def _reduction(loop: scf.ForOp, number: int) -> tuple[Value, tensor.ReduceOp] | 
 
 def _data_of(loop: scf.ForOp, values: list[Value]) -> list[Operation] | None:
     """The loads of a loop and what computes values from them; None if the loop does more."""
-    found, pending = set[Operation](), [value.op for value in values]
+    ops, pending = set[Operation](), [value.op for value in values]
     while pending:
         op = pending.pop()
-        if op is None or op.parent is not loop.body or op in found or isinstance(op, arith.ConstantOp):
+        if op is None or op.parent is not loop.body or op in ops or isinstance(op, arith.ConstantOp):
             continue
         if not isinstance(op, (tile.LoadOp, arith.Elementwise, tensor.BroadcastOp)):
             return None
         if not isinstance(op, tile.LoadOp) and _is_index(op):
             continue
-        found.add(op)
+        ops.add(op)
         pending += [] if isinstance(op, tile.LoadOp) else [each.op for each in op.operands]
-    if any(not op.is_terminator and not op.is_pure and op not in found for op in loop.body):
+    if any(not op.is_terminator and not op.is_pure and op not in ops for op in loop.body):
         return None
-    return sorted(found, key=lambda op: op.order)
+    return sorted(ops, key=lambda op: op.order)
 
 
 def _is_index(op: Operation) -> bool:
     """Whether an operation computes what no load has part in."""
-    pending, seen = [op], set[Operation]()
+    pending, visited = [op], set[Operation]()
     while pending:
         each = pending.pop()
         if isinstance(each, tile.LoadOp):
             return False
-        if each not in seen:
-            seen.add(each)
+        if each not in visited:
+            visited.add(each)
             pending += [value.op for value in each.operands if value.op is not None and value.op.parent is op.parent]
     return True

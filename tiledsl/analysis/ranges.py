@@ -75,13 +75,13 @@ class Ranges:
         while pending:
             current, inputs = pending[-1]
             waits = False
-            for each in inputs:
-                if each not in intervals:
-                    number = arith.constant_of(each)
+            for operand in inputs:
+                if operand not in intervals:
+                    number = arith.constant_of(operand)
                     if type(number) is int:
-                        intervals[each] = Interval(number, number)
+                        intervals[operand] = Interval(number, number)
                     else:
-                        pending.append((each, self._inputs(each)))
+                        pending.append((operand, self._inputs(operand)))
                         waits = True
             if not waits:
                 pending.pop()
@@ -271,13 +271,13 @@ def _sizes(func: tile.FuncOp) -> dict[Value, Interval]:
 
 def _assumptions(op: Operation) -> list[tile.AssumeOp]:
     """The assumptions that always hold: those of a program and of its kernels outside of loops and branches."""
-    found: list[tile.AssumeOp] = []
+    assumptions: list[tile.AssumeOp] = []
     if isinstance(op, (tile.KernelOp, tile.FuncOp, triton.LaunchOp)):
         for region in op.regions:
-            found += of_kinds(region, tile.AssumeOp)
+            assumptions += of_kinds(region, tile.AssumeOp)
             for inner in region.nested:
-                found += _assumptions(inner)
-    return found
+                assumptions += _assumptions(inner)
+    return assumptions
 
 
 def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:

@@ -87,15 +87,15 @@ _Thing = TypeVar("_Thing")
 
 def _shared(loops: Sequence[Mapping[_Thing, object]]) -> dict[_Thing, _Thing]:
     """For each thing the first one that is alike and has not been given to another one of the same loop."""
-    found: dict[_Thing, _Thing] = {}
+    shared: dict[_Thing, _Thing] = {}
     owners: dict[_Thing, object] = {}
     for loop in loops:
         free = dict(owners)
         for thing, kind in loop.items():
             owner = next((each for each in free if free[each] == kind), thing)
             free.pop(owner, None)
-            owners[owner], found[thing] = kind, owner
-    return found
+            owners[owner], shared[thing] = kind, owner
+    return shared
 
 
 def is_ordered(body: Region) -> bool:
@@ -152,23 +152,23 @@ def find_ordered_loops(body: Region) -> OrderedLoops:
         if product.parent is body:
             raise NotRecognised("a product outside of the loops", product)
         _check_product(product)
-    found = ordered_loops(body)
+    ordered = ordered_loops(body)
     place = {op: number for number, op in enumerate(body)}
-    fors = [place[loop.op] for loop in found.loops]
+    fors = [place[loop.op] for loop in ordered.loops]
     for op in body:
-        if op in found.kept and place[op] > fors[0]:
+        if op in ordered.kept and place[op] > fors[0]:
             raise NotRecognised("a product's operand is loaded after a loop", op)
         if op.effects & Effect.WRITE and place[op] < fors[-1]:
             raise NotRecognised("memory is written before the last loop", op)
-    for loop in found.loops:
+    for loop in ordered.loops:
         _check_loop(loop)
-    loads = [*found.kept, *found.rings]
+    loads = [*ordered.kept, *ordered.rings]
     for load in loads:
         _check_extents(load.out.shape, load)
         _check_produced(load.starts, load)
     transposes = {product.b.op for product in products if isinstance(product.b.op, tensor.TransposeOp)}
-    check_rows(body, found.tiles, {*loads, *transposes})
-    return found
+    check_rows(body, ordered.tiles, {*loads, *transposes})
+    return ordered
 
 
 def _check_loop(loop: OrderedLoop) -> None:

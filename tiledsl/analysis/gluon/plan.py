@@ -61,13 +61,13 @@ def make_plan(
     if in_query:
         once -= queries
         possible = (shared_bytes - BARRIER_BYTES - once) // stage_bytes
-    wanted = stages or max(2, *(loop.op.num_stages for loop in loops.loops))
+    requested = stages or max(2, *(loop.op.num_stages for loop in loops.loops))
     if possible < 2:
         raise NotRecognised(
             f"two stages need {once + 2 * stage_bytes} bytes of shared memory of {shared_bytes}", loops.query
         )
     in_registers = query_in_registers(loops.columns, loops.depth, loops.width, warp_groups)
-    return Plan(min(wanted, possible), in_registers, in_query)
+    return Plan(min(requested, possible), in_registers, in_query)
 
 
 def query_in_registers(columns: int, depth: int, width: int, warp_groups: int) -> bool:
@@ -138,13 +138,13 @@ def ordered_plan(ordered: OrderedLoops, warps: int, stages: int, shared_bytes: i
     once = BARRIER_BYTES + sum(
         map(tile_bytes, [*(load.out for load in ordered.kept), *{*ordered.buffers(warps).values()}])
     )
-    each = sum(tile_bytes(load.out) for load in {*ordered.rings.values()})
-    possible, least = (shared_bytes - once) // each, once + 2 * each
+    stage_bytes = sum(tile_bytes(load.out) for load in {*ordered.rings.values()})
+    possible, least = (shared_bytes - once) // stage_bytes, once + 2 * stage_bytes
     if possible < 2:
         raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", ordered.loops[0].op)
-    wanted = max(2, stages or max(loop.op.num_stages for loop in ordered.loops))
-    chosen = min(wanted, possible)
-    return OrderedPlan(chosen, shared_bytes - once - chosen * each, least)
+    requested = max(2, stages or max(loop.op.num_stages for loop in ordered.loops))
+    chosen = min(requested, possible)
+    return OrderedPlan(chosen, shared_bytes - once - chosen * stage_bytes, least)
 
 
 def ordered_drawback(plan: OrderedPlan, shared_bytes: int) -> str:

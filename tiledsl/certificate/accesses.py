@@ -93,13 +93,13 @@ class Accesses:
                 assert not op.regions, f"no rule for {op.name}"
                 self.all += self._accesses(op, both(*when))
 
-    def _inside(self, region: Region, when: list[Term], *own: Variable) -> None:
+    def _inside(self, region: Region, when: list[Term], *variables: Variable) -> None:
         assert region.parent is not None
-        self._owned.setdefault(region.parent, own)
-        self._own += own
+        self._owned.setdefault(region.parent, variables)
+        self._own += variables
         self._region(region, when)
-        if own:
-            del self._own[-len(own) :]
+        if variables:
+            del self._own[-len(variables) :]
 
     def _launch(self, op: tile.KernelOp | triton.LaunchOp, when: list[Term]) -> None:
         grid = [self.element(each, ()) for each in op.grid]
@@ -121,17 +121,17 @@ class Accesses:
         name = op.index.name or "k"
         if step.number == 1:
             index: Term = Variable(name, "loop", lower.lo, max(lower.lo, upper.hi - 1), op.loc)
-            own, trips = index, terms.subtract(index, lower)
+            variable, trips = index, terms.subtract(index, lower)
             conditions = [compare("ge", index, lower), compare("lt", index, upper)]
         else:
             reach = max(abs(upper.hi - lower.lo), abs(lower.hi - upper.lo))
-            own = trips = Variable(f"{name}'s iteration", "loop", 0, reach, op.loc)
-            index = add(lower, multiply(step, own))
+            variable = trips = Variable(f"{name}'s iteration", "loop", 0, reach, op.loc)
+            index = add(lower, multiply(step, variable))
             up, down = compare("gt", step, FALSE), compare("lt", step, FALSE)
             conditions = [terms.either(both(up, compare("lt", index, upper)), both(down, compare("gt", index, upper)))]
             index = _clamped(index, lower, upper, step)
-        assert isinstance(own, Variable)
-        own.where = tuple(conditions)
+        assert isinstance(variable, Variable)
+        variable.where = tuple(conditions)
         self._args[op.index] = _same(index)
         yielded = op.yielded
         for number, (arg, init, following) in enumerate(zip(op.iter_args, op.inits, yielded)):
@@ -146,7 +146,7 @@ class Accesses:
             else:
                 self._args[arg] = self.opaque(arg, op.loc, "what a loop carries")
                 self._result(op, number, self.opaque(op.results[number], op.loc, "what a loop leaves"))
-        self._inside(op.body, [*when, *conditions], own)
+        self._inside(op.body, [*when, *conditions], variable)
 
     def _moved(self, init: Value, sign: int, amount: Value, trips: Term) -> Of:
         def element(position: Position) -> Term:
@@ -240,13 +240,13 @@ class Accesses:
         sources = value.op.operands if value.op is not None else []
         of_data = isinstance(value.op, _OF_DATA) or any(is_float(source.dtype) for source in sources[:1])
         role: Role = "data" if of_data else "unknown"
-        made: dict[Position, Variable] = {}
+        variables: dict[Position, Variable] = {}
 
         def element(position: Position) -> Term:
-            if position not in made:
-                made[position] = Variable(what, role, lo, hi, loc)
-                made[position].scope = self._scope(value, position)
-            return made[position]
+            if position not in variables:
+                variables[position] = Variable(what, role, lo, hi, loc)
+                variables[position].scope = self._scope(value, position)
+            return variables[position]
 
         return element
 

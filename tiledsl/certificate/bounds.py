@@ -47,20 +47,20 @@ def check_bounds(func: tile.FuncOp, solver: Solver, guarded: bool = True) -> Ite
 
 def _checked(program: Accesses, access: Access, solver: Solver, subject: str, place: str, guarded: bool) -> Check:
     index, length = access.indices[0], access.extents[0]
-    inside = access.inside
-    if inside.number == 1:
+    in_bounds = access.inside
+    if in_bounds.number == 1:
         return Check("bounds", subject, "proved", "by intervals", place)
-    outside = [access.when, invert(inside)]
-    sizes = [each for each in terms.variables(outside) if each.role == "size"]
+    out_of_bounds = [access.when, invert(in_bounds)]
+    sizes = [each for each in terms.variables(out_of_bounds) if each.role == "size"]
     dynamic = bool(sizes) and not length.number
     if dynamic and _each_dimension(program, access, solver):
         return Check("bounds", subject, "proved", "by the solver, along each dimension", place)
-    answer = solver.find([*terms.conjuncts(access.when), invert(inside)], sizes)
+    answer = solver.find([*terms.conjuncts(access.when), invert(in_bounds)], sizes)
     if answer.never:
         return Check("bounds", subject, "proved", "by the solver", place)
     if answer.values is None:
         return Check("bounds", subject, "unknown", answer.reason, place)
-    involved = terms.variables([index, *outside])
+    involved = terms.variables([index, *out_of_bounds])
     unclear = next((each for each in involved if each.role == "unknown"), None)
     if unclear is not None:
         detail = f"the index depends on {unclear.name} (line {unclear.loc.line})"
@@ -122,18 +122,17 @@ def _each_dimension(program: Accesses, access: Access, solver: Solver) -> bool:
     type = access.type
     assert isinstance(type, BufferType)
     extents = [program.extent(dim) for dim in type.shape]
-    rest = terms.polynomial(access.indices[0])
+    remainder = terms.polynomial(access.indices[0])
     conditions = []
     for stride, extent in zip(_strides(program, type), extents):
         factors = terms.polynomial(stride)
         if len(factors) != 1:
             return False
         (step, number), *_ = factors.items()
-        index, left = _divided(rest, step, number)
-        rest = left
+        index, remainder = _divided(remainder, step, number)
         term = terms.from_polynomial(index)
         conditions.append(both(compare("ge", term, FALSE), compare("lt", term, extent)))
-    if rest:
+    if remainder:
         return False
     when = list(terms.conjuncts(access.when))
     return all(each.number == 1 or solver.find([*when, invert(each)]).never for each in conditions)
@@ -142,21 +141,21 @@ def _each_dimension(program: Accesses, access: Access, solver: Solver) -> bool:
 def _divided(
     parts: dict[terms.Monomial, int], step: terms.Monomial, number: int
 ) -> tuple[dict[terms.Monomial, int], dict[terms.Monomial, int]]:
-    """The sum of what a stride divides, over the stride, and the rest."""
+    """The sum of what a stride divides, over the stride, and the remainder."""
     index: dict[terms.Monomial, int] = {}
-    rest: dict[terms.Monomial, int] = {}
+    remainder: dict[terms.Monomial, int] = {}
     for factors, amount in parts.items():
-        left = list(factors)
+        quotient = list(factors)
         for each in step:
-            if each not in left:
+            if each not in quotient:
                 break
-            left.remove(each)
+            quotient.remove(each)
         else:
             if amount % number == 0:
-                index[tuple(left)] = amount // number
+                index[tuple(quotient)] = amount // number
                 continue
-        rest[factors] = amount
-    return index, rest
+        remainder[factors] = amount
+    return index, remainder
 
 
 def _strides(program: Accesses, type: BufferType) -> list[Term]:

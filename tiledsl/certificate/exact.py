@@ -202,13 +202,13 @@ class ExactAlgebra(Algebra):
             fingerprint = compute(*[each & _P for each in prints], *values)
             if name in ("mul", "div") and not self.is_field:
                 fingerprint = _scaled(name, prints, fingerprint)
-            finite, known = np.isfinite(values[0]), prints[0]
+            finite, is_known = np.isfinite(values[0]), prints[0]
             for each, fraction in zip(values[1:], prints[1:], strict=True):
-                finite, known = finite & np.isfinite(each), known & fraction
-            known = known & _KNOWN != _ZERO
+                finite, is_known = finite & np.isfinite(each), is_known & fraction
+            is_known = is_known & _KNOWN != _ZERO
             if not np.all(finite):  # exp(-inf) is 0, and so on
-                known = known | (np.isfinite(value) & ~finite)
-            return self._rounded(value, np.where(known, fingerprint | _KNOWN, fingerprint), dtype)
+                is_known = is_known | (np.isfinite(value) & ~finite)
+            return self._rounded(value, np.where(is_known, fingerprint | _KNOWN, fingerprint), dtype)
 
         remembering = self._remembering(elements, name, dtype)
         return apply
@@ -424,14 +424,14 @@ class ExactAlgebra(Algebra):
                 prints = self._sum(fingerprints(x), axis, modular.prefix_sums, np.cumsum)
                 known = np.logical_and.accumulate(_is_known(x), axis)
                 prints = np.where(known, prints | _KNOWN, prints)
-                found = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
+                result = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
             else:
                 combine, steps = self.combine(kind, wide), [np.moveaxis(x, axis, 0)[0]]
                 for each in np.moveaxis(x, axis, 0)[1:]:
                     steps.append(combine(steps[-1], each))
                 whole = np.moveaxis(np.stack([np.asarray(each) for each in steps]), 0, axis)
-                found = np.asarray(self._rounded(whole["value"], whole["print"], dtype))
-            return np.flip(found, axis) if reverse else found
+                result = np.asarray(self._rounded(whole["value"], whole["print"], dtype))
+            return np.flip(result, axis) if reverse else result
 
         return self._remembering(compute, "scan", kind, axis, reverse, dtype)
 

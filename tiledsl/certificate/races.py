@@ -38,55 +38,55 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
     for number, access in enumerate(accesses):
         if access.mode == "read":
             continue
-        others = [
-            other for place, other in enumerate(accesses)
-            if other.buffer is access.buffer and other.kernel is access.kernel
-            and not access.mode == other.mode == "atomic"
-            and (place >= number or other.mode == "read")
+        peers = [
+            peer for place, peer in enumerate(accesses)
+            if peer.buffer is access.buffer and peer.kernel is access.kernel
+            and not access.mode == peer.mode == "atomic"
+            and (place >= number or peer.mode == "read")
         ]  # fmt: skip
         if access.type is not None and access.type.scope == "global" and access.kernel is not None:
-            yield _checked(access, others, "block", solver)
+            yield _checked(access, peers, "block", solver)
         if access.parallel is not None and access.type is not None and access.type.scope != "local":
-            within = [other for other in others if other.parallel and other.parallel[0] is access.parallel[0]]
+            within = [peer for peer in peers if peer.parallel and peer.parallel[0] is access.parallel[0]]
             if access.threads:  # which do one statement after the other in step, if need be by barriers
-                within = [other for other in within if other.op is access.op or not _is_ordered(access, other)]
+                within = [peer for peer in within if peer.op is access.op or not _is_ordered(access, peer)]
             yield _checked(access, within, "iteration", solver)
 
 
-def _checked(access: Access, others: Sequence[Access], between: str, solver: Solver) -> Check:
+def _checked(access: Access, peers: Sequence[Access], between: str, solver: Solver) -> Check:
     """Whether one of the others, in another block or iteration, meets the access."""
     subject = f"{between}s that write {name_of(access.buffer)}"
     place = place_of(access)
     reason = ""
-    for other in others:
-        outcome = _meeting(access, other, between, solver)
+    for peer in peers:
+        outcome = _meeting(access, peer, between, solver)
         if outcome is None:
             continue
         failed, text = outcome
-        if failed and between == "block" and _is_announced(access, other):
+        if failed and between == "block" and _is_announced(access, peer):
             failed, text = False, f"it is open whether the block that reads waits: {text}"
         if failed:
             return Check("race", subject, "failed", text, place)
         reason = reason or text
     if reason:
         return Check("race", subject, "unknown", reason, place)
-    detail = "no other one reads or writes the element" if others else "only atomically"
+    detail = "no other one reads or writes the element" if peers else "only atomically"
     return Check("race", subject, "proved", detail, place)
 
 
-def _is_announced(access: Access, other: Access) -> bool:
+def _is_announced(access: Access, peer: Access) -> bool:
     """Whether an atomic operation behind the write releases it, and one before the read acquires: blocks may then wait
     for each other, which is not followed."""
-    if other.mode != "read" or access.kernel is None:
+    if peer.mode != "read" or access.kernel is None:
         return False
     order = {op: number for number, op in enumerate(access.kernel.walk())}
     atomics = [op for op in order if isinstance(op, tile.AtomicOp)]
     releases = (order[op] > order[access.op] for op in atomics if op.semantics in ("release", "acq_rel"))
-    acquires = (order[op] < order[other.op] for op in atomics if op.semantics in ("acquire", "acq_rel"))
+    acquires = (order[op] < order[peer.op] for op in atomics if op.semantics in ("acquire", "acq_rel"))
     return any(releases) and any(acquires)
 
 
-def _is_ordered(access: Access, other: Access) -> bool:
+def _is_ordered(access: Access, peer: Access) -> bool:
     """Whether all threads do one of two statements before any does the other: on the chip they do; else see barriers.
 
     In a loop around both there must be one barrier on the way from each to the other.
@@ -96,7 +96,7 @@ def _is_ordered(access: Access, other: Access) -> bool:
     assert access.parallel is not None
     order = {op: number for number, op in enumerate(access.parallel[0].walk())}
     barriers = [op for op in order if isinstance(op, thread.BarrierOp)]
-    first, second = sorted((access.op, other.op), key=order.__getitem__)
+    first, second = sorted((access.op, peer.op), key=order.__getitem__)
     loops = [loop for loop in _loops(first) if loop in _loops(second)]
     between = [op for op in barriers if order[first] < order[op] < order[second] and _follows(op, first, second)]
     if not loops:
@@ -118,20 +118,20 @@ def _follows(barrier: Operation, *ops: Operation) -> bool:
     return any(barrier.parent in (each.parent for each in (op, *ancestors(op))) for op in ops)
 
 
-def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tuple[bool, str] | None:
+def _meeting(access: Access, peer: Access, between: str, solver: Solver) -> tuple[bool, str] | None:
     """Whether it is certain that the two meet, and where or why it is open; None if they never do."""
-    apart, shared = _apart(access, other, between)
+    apart, shared = _apart(access, peer, between)
     if not apart:
         return None
-    (happens, *indices), own = terms.another([other.happens, *other.indices], shared)
-    differs = [invert(compare("eq", each, own.get(each, each))) for each in apart if own.get(each) is not each]
+    (happens, *indices), twins = terms.another([peer.happens, *peer.indices], shared)
+    differs = [invert(compare("eq", each, twins.get(each, each))) for each in apart if twins.get(each) is not each]
     for variable in apart:
-        if variable not in own:  # the other access does not depend on it: any other block or iteration will do
+        if variable not in twins:  # the other access does not depend on it: any other block or iteration will do
             twin = Variable(variable.name, variable.role, variable.lo, variable.hi, variable.loc)
             twin.where = tuple(terms.substitute(variable.where, {variable: twin}))
             differs.append(invert(compare("eq", variable, twin)))
-            own[variable] = twin
-    if access.mode == other.mode == "write" and access.op is other.op and between == "iteration":
+            twins[variable] = twin
+    if access.mode == peer.mode == "write" and access.op is peer.op and between == "iteration":
         deciding = _deciding(access)
         differs = [each for each, lane in zip(differs, apart) if lane in deciding]
     meet = [compare("eq", a, b) for a, b in zip(access.indices, indices)]
@@ -146,22 +146,22 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
     values = answer.known
     element = ", ".join(str(value_of(each, values)) for each in access.indices)
     first = shown(values, [*apart, *access.own])
-    second = shown({old: values[new] for old, new in own.items() if new in values}, [*apart, *other.own])
-    verb = {"write": "written", "atomic": "changed", "read": "read"}[other.mode]
-    beside = "" if other.op is access.op else f" (line {other.op.loc.line})"
+    second = shown({old: values[new] for old, new in twins.items() if new in values}, [*apart, *peer.own])
+    verb = {"write": "written", "atomic": "changed", "read": "read"}[peer.mode]
+    beside = "" if peer.op is access.op else f" (line {peer.op.loc.line})"
     sizes_text = shown(values, sizes)
     where = f", for {sizes_text}" if sizes_text else ""
     text = f"[{element}] is written where {first}, and {verb}{beside} where {second}{where}"
     return not answer.extreme, answer.extreme + text
 
 
-def _apart(access: Access, other: Access, between: str) -> tuple[list[Variable], Callable[[Variable], bool]]:
+def _apart(access: Access, peer: Access, between: str) -> tuple[list[Variable], Callable[[Variable], bool]]:
     """The variables of which one must differ, and which ones both executions have in common."""
     if between == "block":
         return [each for each in access.own if each.role == "block"], lambda each: each.role == "size"
     assert access.parallel is not None
     parallel, count = access.parallel
-    outer, inner = {*access.own[:count]}, {*access.own[count:], *other.own[count:]}
+    outer, inner = {*access.own[:count]}, {*access.own[count:], *peer.own[count:]}
     lanes = [each for each in access.own[count:] if each.role == "lane"][: len(parallel.regions[0].args)]
 
     def shared(each: Variable) -> bool:

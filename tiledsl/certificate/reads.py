@@ -80,13 +80,13 @@ def _read(
     if why:
         return Check("read", subject, "unknown", why, place)
     values = answer.known
-    others = [each for each in values if each.role != "size" or each in read.own]
+    variables = [each for each in values if each.role != "size" or each in read.own]
     fixed = {each: constant(value) for each, value in values.items()}
     for place_of_write, write in writes:
         if _writes_there(read, write, place_of_write < number, fixed, solver):
             return Check("read", subject, "unknown", "an earlier iteration may have written it", place)
     element = ", ".join(str(value_of(each, values)) for each in read.indices)
-    where = shown(values, [*read.own, *others])
+    where = shown(values, [*read.own, *variables])
     detail = f"[{element}] is read before it is written" + (f", where {where}" if where else "")
     return Check("read", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
 
@@ -140,12 +140,12 @@ def _first(loop: Variable) -> Term:
 def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term]) -> Term:
     """A condition under which the write wrote the element: sufficient, and usually necessary too."""
     # Another thread than the one that reads, with a variable of its own.
-    others = {
+    twins = {
         each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.threads if each not in shared
     }
     solved = {**shared}
-    unsolved = [others.get(each, each) for each in write.own if each not in solved]
-    indices = terms.substitute(write.indices, others)
+    unsolved = [twins.get(each, each) for each in write.own if each not in solved]
+    indices = terms.substitute(write.indices, twins)
     for _ in range(len(indices)):  # a dimension may tell what another one needs
         for index, at in zip(indices, element):
             _solve(index, at, unsolved, solved)
@@ -156,11 +156,11 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     bounds = [compare("ge", solved[each], constant(each.lo)) for each in chosen]
     bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
     conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
-    if others:  # a loop that both are in has other turns in another thread
+    if twins:  # a loop that both are in has other turns in another thread
         kept = [each for each, to in shared.items() if to is each]
-        conditions += [each for loop in kept for each in loop.where if {*terms.variables([each])} & {*others}]
-        conditions = terms.substitute(conditions, others)
-        chosen += others
+        conditions += [each for loop in kept for each in loop.where if {*terms.variables([each])} & {*twins}]
+        conditions = terms.substitute(conditions, twins)
+        chosen += twins
     conditions += [compare("eq", index, at) for index, at in zip(indices, element)]
     # What is read or computed in another iteration, or for another lane, may be anything there.
     for each in terms.variables(conditions):
@@ -218,18 +218,18 @@ def _solve_quotients(
 def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver) -> bool:
     """Whether an execution of the write before this one of the read writes the element; True if that is open."""
     common = _common(read, write)
-    (happens, *indices), own = terms.another([write.happens, *write.indices], lambda each: each.role == "size")
+    (happens, *indices), twins = terms.another([write.happens, *write.indices], lambda each: each.role == "size")
     earlier: list[Term] = []
-    same: list[Term] = []
+    equal: list[Term] = []
     for variable in common:
-        now, then = fixed.get(variable, variable), own.get(variable, variable)
+        now, then = fixed.get(variable, variable), twins.get(variable, variable)
         if variable.role == "loop":
-            earlier.append(both(*same, compare("lt", then, now)))
-        same.append(compare("eq", then, now))
+            earlier.append(both(*equal, compare("lt", then, now)))
+        equal.append(compare("eq", then, now))
     if before and not _exclusive(read.op, write.op):
-        earlier.append(both(*same))
+        earlier.append(both(*equal))
     meet = [compare("eq", a, b) for a, b in zip(indices, terms.substitute(read.indices, fixed))]
-    only = [compare("eq", own[each], fixed[each]) for each in common if each.role == "block" and each in own]
+    only = [compare("eq", twins[each], fixed[each]) for each in common if each.role == "block" and each in twins]
     question = terms.substitute([happens, *meet, *only, either(*earlier)], fixed)
     return not solver.find([each for whole in question for each in terms.conjuncts(whole)]).never
 

@@ -99,14 +99,14 @@ class Solver:
     def _at_sizes(self, conditions: Sequence[Term], sizes: Sequence[Variable]) -> Answer | None:
         for number in _SIZES:
             chosen = {each: terms.constant(max(each.lo, number)) for each in sizes}
-            others, own = terms.another(conditions, lambda each: each.role == "size" and each not in sizes)
-            fixed = {own.get(each, each): to for each, to in chosen.items()}
-            fresh = [each for each in own.values() if each not in fixed]
+            others, twins = terms.another(conditions, lambda each: each.role == "size" and each not in sizes)
+            fixed = {twins.get(each, each): to for each, to in chosen.items()}
+            fresh = [each for each in twins.values() if each not in fixed]
             for each in fresh:
                 each.where = tuple(terms.substitute(each.where, fixed))
             found = self._ask(terms.substitute(others, fixed), self.seconds_each / 4)
             if found.values is not None:
-                values = {old: found.values[new] for old, new in own.items() if new in found.values}
+                values = {old: found.values[new] for old, new in twins.items() if new in found.values}
                 return Answer({**values, **{each: int(to.number or 0) for each, to in chosen.items()}})
         return None
 

@@ -335,19 +335,19 @@ class OrderedKernelWriter(SpecializedWriter):
         """
         if any(each.is_old for each in self.flying[:number]):
             number = len(self.flying)
-        done, self.flying = self.flying[:number], self.flying[number:]
-        if not done:
+        finished, self.flying = self.flying[:number], self.flying[number:]
+        if not finished:
             return
-        names = [self.name(each.value) for each in done if each.value is not None]
-        names += [each.operand for each in done if each.operand]
+        names = [self.name(each.value) for each in finished if each.value is not None]
+        names += [each.operand for each in finished if each.operand]
         deps = ", ".join(dict.fromkeys(names))
         self.line(f"{deps} = warpgroup_mma_wait({len(self.flying)}, deps=[{deps}])")
-        freed = [(key, each.is_old) for each in done for key, reader in self.readers.items() if reader is each.op]
+        freed = [(key, each.is_old) for each in finished for key, reader in self.readers.items() if reader is each.op]
         for key, is_old in freed:
             stage, condition = self.counters[key][0], self.has_before if is_old else ""
             stage = self.before[stage] if is_old else stage
             self.line(f"mbarrier.arrive({self.empty[key]}.index({stage}), count=1{condition})")
-        overwritten = any(each.op.a in self.buffers for each in done) or bool(self.in_item)
+        overwritten = any(each.op.a in self.buffers for each in finished) or bool(self.in_item)
         if overwritten and not freed:  # to arrive makes warps wait for one another, before one stores what others read
             self.helpers = tuple(dict.fromkeys((*self.helpers, api.BARRIER)))
             self.line("_barrier()")

@@ -45,41 +45,41 @@ def split_at_grid_barriers(
 
     `of_tiles`, a set of operations, gets their copies.
     """
-    made = []
+    launches = []
     for barrier in reversed(barriers):
         body = barrier.parent
-        inside = body.parent if body is not None else None
-        threads = isinstance(inside, tile.ParallelOp) and inside.lockstep and inside.parent is kernel.body
-        if body is None or inside is None or inside is not kernel and not threads:
+        parent = body.parent if body is not None else None
+        threads = isinstance(parent, tile.ParallelOp) and parent.lockstep and parent.parent is kernel.body
+        if body is None or parent is None or parent is not kernel and not threads:
             raise TileError(
                 "T.sync_grid stands in a loop or a branch, and what comes after it could not be a launch of its own",
                 barrier.loc,
                 [f"move it to the kernel's own statements, {_TWO_KERNELS}"],
             )
         values: dict[Value, Value] = {}
-        rest = kernel.clone(values)
-        assert isinstance(rest, tile.KernelOp)
+        tail = kernel.clone(values)
+        assert isinstance(tail, tile.KernelOp)
         of_tiles |= {values[each.results[0]].op for each in of_tiles if each is not None and each.results[0] in values}
-        same = rest.body if inside is kernel else rest.body.ops[kernel.body.index(inside)].regions[0]
+        tail_body = tail.body if parent is kernel else tail.body.ops[kernel.body.index(parent)].regions[0]
         place = body.index(barrier)
         for op in body.ops[: place - 1 if place else None : -1]:
             op.erase()
-        for op in same.ops[place::-1]:
+        for op in tail_body.ops[place::-1]:
             _leave_out(op, barrier)
-        for region in {kernel.body: None, rest.body: None}:
+        for region in {kernel.body: None, tail.body: None}:
             for op in reversed(region):
                 if isinstance(op, tile.AllocOp) and not op.out.uses:
                     op.erase()
         for buffer in [op.out for op in kernel.body if isinstance(op, tile.AllocOp)]:
-            if values[buffer].uses and not _begins_anew(values[buffer], same):
+            if values[buffer].uses and not _begins_anew(values[buffer], tail_body):
                 raise TileError(
                     f"{buffer.name or 'an on-chip buffer'} is used before T.sync_grid and after it, where a block has "
                     "nothing on the chip from before",
                     barrier.loc,
                     [f"write it to a tensor and read that, {_TWO_KERNELS}"],
                 )
-        made.append(rest)
-    return made[::-1]
+        launches.append(tail)
+    return launches[::-1]
 
 
 def _leave_out(op: Operation, barrier: Operation) -> None:

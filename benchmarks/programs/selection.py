@@ -34,7 +34,7 @@ def cumulative_sum(N, block_N=4096, parts=256, ahead=1024, threads=256, dtype="f
             new = T.alloc_fragment((block_N,), dtype)
             x = T.alloc_fragment((block_N,), dtype)
             y = T.alloc_fragment((block_N,), dtype)
-            own = T.alloc_fragment((parts,), dtype)
+            part_sums = T.alloc_fragment((parts,), dtype)
             total = T.alloc_var(dtype)
             before = block - delay
             group = before // parts
@@ -43,23 +43,23 @@ def cumulative_sum(N, block_N=4096, parts=256, ahead=1024, threads=256, dtype="f
             T.copy(X[before * block_N], x)
             T.reduce_sum(new, total, dim=0)
             if block < groups * parts:
-                here = block // parts
+                own_group = block // parts
                 sums[block] = total
-                if T.atomic_add(counts[here], 1, memory_order="acq_rel", return_prev=True) == parts - 1:
-                    T.copy(sums[here * parts], own)
-                    T.reduce_sum(own, total, dim=0)
-                    while T.atomic_load(ready[here], memory_order="acquire") == 0:
+                if T.atomic_add(counts[own_group], 1, memory_order="acq_rel", return_prev=True) == parts - 1:
+                    T.copy(sums[own_group * parts], part_sums)
+                    T.reduce_sum(part_sums, total, dim=0)
+                    while T.atomic_load(ready[own_group], memory_order="acquire") == 0:
                         T.evaluate(0)
-                    base[here + 1] = base[here] + total
-                    T.atomic_add(ready[here + 1], 1, memory_order="release")
+                    base[own_group + 1] = base[own_group] + total
+                    T.atomic_add(ready[own_group + 1], 1, memory_order="release")
             T.cumsum(x, y, dim=0)
             if before >= 0:
                 while T.atomic_load(ready[group + 1], memory_order="acquire") == 0:
                     T.evaluate(0)
-                T.copy(sums[group * parts], own)
+                T.copy(sums[group * parts], part_sums)
                 for p in T.Parallel(parts):
-                    own[p] = T.if_then_else(p < before - group * parts, own[p], 0)
-                T.reduce_sum(own, total, dim=0)
+                    part_sums[p] = T.if_then_else(p < before - group * parts, part_sums[p], 0)
+                T.reduce_sum(part_sums, total, dim=0)
                 total = total + base[group]
                 for j in T.Parallel(block_N):
                     y[j] += total
@@ -76,22 +76,22 @@ def select(x, key, k, count, values, places, row, start, offset):
     hits = T.alloc_fragment((count,), "int32")
     ranks = T.alloc_fragment((count,), "int32")
     threshold = T.alloc_var("uint32", 0)
-    found = T.alloc_var("int32", 0)
+    above = T.alloc_var("int32", 0)
     for bit in T.serial(32):
         trial = threshold | (T.cast(1, "uint32") << T.cast(31 - bit, "uint32"))
         for j in T.Parallel(count):
             hits[j] = T.if_then_else(key[j] >= trial, 1, 0)
-        T.reduce_sum(hits, found, dim=0)
-        if found >= k:
+        T.reduce_sum(hits, above, dim=0)
+        if above >= k:
             threshold = trial
     for j in T.Parallel(count):
         hits[j] = T.if_then_else(key[j] > threshold, 1, 0)
-    T.reduce_sum(hits, found, dim=0)
+    T.reduce_sum(hits, above, dim=0)
     for j in T.Parallel(count):
         hits[j] = T.if_then_else(key[j] == threshold, 1, 0)
     T.cumsum(hits, ranks, dim=0)
     for j in T.Parallel(count):
-        hits[j] = T.if_then_else(key[j] > threshold or (key[j] == threshold and ranks[j] <= k - found), 1, 0)
+        hits[j] = T.if_then_else(key[j] > threshold or (key[j] == threshold and ranks[j] <= k - above), 1, 0)
     T.cumsum(hits, ranks, dim=0)
     for j in T.Parallel(count):
         if hits[j] == 1:
@@ -104,12 +104,12 @@ def top_k(M, N, k, block_N=4096, threads=256, merge_threads=512):
     """The k largest of each row of X[M, N], descending, and where they are: of each tile of block_N first, then of what
     these leave."""
     tiles = -(-N // block_N)
-    left = tiles * k
+    candidates = tiles * k
 
     @T.prim_func
     def top_k(X: T.Tensor((M, N), "float32"), values: T.Tensor((M, k), "float32"), indices: T.Tensor((M, k), "int32")):
-        some = T.alloc_global((M, left), "float32")
-        at = T.alloc_global((M, left), "int32")
+        tops = T.alloc_global((M, candidates), "float32")
+        at = T.alloc_global((M, candidates), "int32")
         best = T.alloc_global((M, k), "float32")
         among = T.alloc_global((M, k), "int32")
         with T.Kernel(tiles, M, threads=threads) as (tile, row):
@@ -120,15 +120,15 @@ def top_k(M, N, k, block_N=4096, threads=256, merge_threads=512):
             for j in T.Parallel(block_N):
                 bits = T.reinterpret(x[j], "uint32")
                 key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
-            select(x, key, k, block_N, some, at, row, tile * k, tile * block_N)
+            select(x, key, k, block_N, tops, at, row, tile * k, tile * block_N)
         with T.Kernel(M, threads=merge_threads) as row:
-            x = T.alloc_fragment((left,), "float32")
-            key = T.alloc_fragment((left,), "uint32")
-            T.copy(some[row, 0], x)
-            for j in T.Parallel(left):
+            x = T.alloc_fragment((candidates,), "float32")
+            key = T.alloc_fragment((candidates,), "uint32")
+            T.copy(tops[row, 0], x)
+            for j in T.Parallel(candidates):
                 bits = T.reinterpret(x[j], "uint32")
                 key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
-            select(x, key, k, left, best, among, row, 0, 0)
+            select(x, key, k, candidates, best, among, row, 0, 0)
         with T.Kernel(M, threads=min(256, max(32, k // 2))) as row:
             x = T.alloc_fragment((k,), "float32")
             sorted = T.alloc_fragment((k,), "float32")

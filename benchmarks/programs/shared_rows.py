@@ -16,21 +16,21 @@ LOG2_E = 1.4426950408889634
 
 
 @T.macro
-def clear_counts(done, count):
+def clear_counts(counts, count):
     with T.Kernel(T.ceildiv(count, 256), threads=256) as block:
         for i in T.Parallel(256):
-            done[block * 256 + i] = 0
+            counts[block * 256 + i] = 0
 
 
 @T.macro
-def announce(done, turn):
+def announce(counts, turn):
     """What the block wrote is seen by those that wait for this turn."""
-    T.atomic_add(done[turn], 1, memory_order="release")
+    T.atomic_add(counts[turn], 1, memory_order="release")
 
 
 @T.macro
-def wait_for(done, turn, parts):
-    while T.atomic_load(done[turn], memory_order="acquire") < parts:
+def wait_for(counts, turn, parts):
+    while T.atomic_load(counts[turn], memory_order="acquire") < parts:
         T.evaluate(0)
 
 
@@ -41,10 +41,10 @@ def softmax(M, N, block_N=8192, delay=4, threads=512, dtype="bfloat16"):
 
     @T.prim_func
     def softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
-        done = T.alloc_global((M,), "int32")
+        counts = T.alloc_global((M,), "int32")
         highest = T.alloc_global((M, parts), "float32")
         totals = T.alloc_global((M, parts), "float32")
-        clear_counts(done, M)
+        clear_counts(counts, M)
         with T.Kernel((M + delay) * 2 * parts, threads=threads) as block:
             turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
             x = T.alloc_fragment((block_N,), "float32")
@@ -63,11 +63,11 @@ def softmax(M, N, block_N=8192, delay=4, threads=512, dtype="bfloat16"):
                     T.reduce_sum(x, total, dim=0)
                     highest[turn, part] = top
                     totals[turn, part] = total
-                    announce(done, turn)
+                    announce(counts, turn)
             else:
                 row = turn - delay
                 if row >= 0:
-                    wait_for(done, row, parts)
+                    wait_for(counts, row, parts)
                     T.copy(highest[row, 0], tops)
                     T.copy(totals[row, 0], shares)
                     T.copy(X[row, part * block_N], x)
@@ -90,14 +90,14 @@ def softmax_gradient(M, N, block_N=8192, delay=4, threads=512, dtype="bfloat16")
 
     @T.prim_func
     def softmax_gradient(Y: T.Tensor((M, N), dtype), dY: T.Tensor((M, N), dtype), dX: T.Tensor((M, N), dtype)):
-        done = T.alloc_global((M,), "int32")
+        counts = T.alloc_global((M,), "int32")
         sums = T.alloc_global((M, parts), "float32")
-        clear_counts(done, M)
+        clear_counts(counts, M)
         with T.Kernel((M + delay) * 2 * parts, threads=threads) as block:
             turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
             y = T.alloc_fragment((block_N,), "float32")
             dy = T.alloc_fragment((block_N,), "float32")
-            own = T.alloc_fragment((parts,), "float32")
+            part_sums = T.alloc_fragment((parts,), "float32")
             total = T.alloc_var("float32")
 
             if phase == 0:
@@ -108,15 +108,15 @@ def softmax_gradient(M, N, block_N=8192, delay=4, threads=512, dtype="bfloat16")
                         y[j] *= dy[j]
                     T.reduce_sum(y, total, dim=0)
                     sums[turn, part] = total
-                    announce(done, turn)
+                    announce(counts, turn)
             else:
                 row = turn - delay
                 if row >= 0:
-                    wait_for(done, row, parts)
-                    T.copy(sums[row, 0], own)
+                    wait_for(counts, row, parts)
+                    T.copy(sums[row, 0], part_sums)
                     T.copy(Y[row, part * block_N], y)
                     T.copy(dY[row, part * block_N], dy)
-                    T.reduce_sum(own, total, dim=0)
+                    T.reduce_sum(part_sums, total, dim=0)
                     for j in T.Parallel(block_N):
                         y[j] *= dy[j] - total
                     T.copy(y, dX[row, part * block_N])
@@ -131,14 +131,14 @@ def rms_norm(M, N, block_N=8192, delay=4, eps=1e-6, threads=512, dtype="bfloat16
 
     @T.prim_func
     def rms_norm(X: T.Tensor((M, N), dtype), weight: T.Tensor((N,), dtype), Y: T.Tensor((M, N), dtype)):
-        done = T.alloc_global((M,), "int32")
+        counts = T.alloc_global((M,), "int32")
         sums = T.alloc_global((M, parts), "float32")
-        clear_counts(done, M)
+        clear_counts(counts, M)
         with T.Kernel((M + delay) * 2 * parts, threads=threads) as block:
             turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
             x = T.alloc_fragment((block_N,), "float32")
             w = T.alloc_fragment((block_N,), "float32")
-            own = T.alloc_fragment((parts,), "float32")
+            part_sums = T.alloc_fragment((parts,), "float32")
             total = T.alloc_var("float32")
 
             if phase == 0:
@@ -148,15 +148,15 @@ def rms_norm(M, N, block_N=8192, delay=4, eps=1e-6, threads=512, dtype="bfloat16
                         x[j] *= x[j]
                     T.reduce_sum(x, total, dim=0)
                     sums[turn, part] = total
-                    announce(done, turn)
+                    announce(counts, turn)
             else:
                 row = turn - delay
                 if row >= 0:
                     T.copy(weight[part * block_N], w)
-                    wait_for(done, row, parts)
-                    T.copy(sums[row, 0], own)
+                    wait_for(counts, row, parts)
+                    T.copy(sums[row, 0], part_sums)
                     T.copy(X[row, part * block_N], x)
-                    T.reduce_sum(own, total, dim=0)
+                    T.reduce_sum(part_sums, total, dim=0)
                     scale = T.rsqrt(total / N + eps)
                     for j in T.Parallel(block_N):
                         x[j] *= scale * w[j]
@@ -180,10 +180,10 @@ def layer_norm(M, N, block_N=8192, delay=4, eps=1e-5, threads=512, dtype="bfloat
         bias: T.Tensor((N,), dtype),
         Y: T.Tensor((M, N), dtype),
     ):
-        done = T.alloc_global((M,), "int32")
+        counts = T.alloc_global((M,), "int32")
         sums = T.alloc_global((M, parts), "float32")
         squares = T.alloc_global((M, parts), "float32")
-        clear_counts(done, M)
+        clear_counts(counts, M)
         with T.Kernel((M + delay) * 2 * parts, threads=threads) as block:
             turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
             x = T.alloc_fragment((block_N,), "float32")
@@ -205,13 +205,13 @@ def layer_norm(M, N, block_N=8192, delay=4, eps=1e-5, threads=512, dtype="bfloat
                     T.reduce_sum(x, spread, dim=0)
                     sums[turn, part] = total
                     squares[turn, part] = spread
-                    announce(done, turn)
+                    announce(counts, turn)
             else:
                 row = turn - delay
                 if row >= 0:
                     T.copy(weight[part * block_N], w)
                     T.copy(bias[part * block_N], b)
-                    wait_for(done, row, parts)
+                    wait_for(counts, row, parts)
                     T.copy(sums[row, 0], own_sums)
                     T.copy(squares[row, 0], own_squares)
                     T.copy(X[row, part * block_N], x)
@@ -244,17 +244,17 @@ def rms_norm_gradient(M, N, block_M=4, block_N=2048, delay=1, sum_N=64, threads=
         dX: T.Tensor((M, N), dtype),
         dweight: T.Tensor((N,), dtype),
     ):
-        done = T.alloc_global((turns,), "int32")
+        counts = T.alloc_global((turns,), "int32")
         sums = T.alloc_global((M, parts), "float32")
         partial = T.alloc_global((turns, N), "float32")
-        clear_counts(done, turns)
+        clear_counts(counts, turns)
         with T.Kernel((turns + delay) * 2 * parts, threads=threads) as block:
             turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
             x = T.alloc_fragment((block_M, block_N), "float32")
             dy = T.alloc_fragment((block_M, block_N), "float32")
             w = T.alloc_fragment((block_N,), "float32")
             scale = T.alloc_fragment((block_M,), "float32")
-            own = T.alloc_fragment((block_M, parts), "float32")
+            part_sums = T.alloc_fragment((block_M, parts), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             dw = T.alloc_fragment((block_N,), "float32")
 
@@ -268,15 +268,15 @@ def rms_norm_gradient(M, N, block_M=4, block_N=2048, delay=1, sum_N=64, threads=
                     T.reduce_sum(dy, total, dim=1)
                     for i in T.Parallel(block_M):
                         sums[turn * block_M + i, part] = total[i]
-                    announce(done, turn)
+                    announce(counts, turn)
             else:
                 if turn >= delay:
                     T.copy(r[(turn - delay) * block_M], scale)
-                    wait_for(done, turn - delay, parts)
-                    T.copy(sums[(turn - delay) * block_M, 0], own)
+                    wait_for(counts, turn - delay, parts)
+                    T.copy(sums[(turn - delay) * block_M, 0], part_sums)
                     T.copy(X[(turn - delay) * block_M, part * block_N], x)
                     T.copy(dY[(turn - delay) * block_M, part * block_N], dy)
-                    T.reduce_sum(own, total, dim=1)
+                    T.reduce_sum(part_sums, total, dim=1)
                     for i in T.Parallel(block_M):
                         total[i] *= scale[i] * scale[i] / N
                     for i, j in T.Parallel(block_M, block_N):
@@ -309,12 +309,12 @@ def layer_norm_gradient(M, N, block_M=4, block_N=2048, delay=1, sum_N=64, thread
         dweight: T.Tensor((N,), dtype),
         dbias: T.Tensor((N,), dtype),
     ):
-        done = T.alloc_global((turns,), "int32")
+        counts = T.alloc_global((turns,), "int32")
         sums = T.alloc_global((M, parts), "float32")
         products = T.alloc_global((M, parts), "float32")
         partial_weight = T.alloc_global((turns, N), "float32")
         partial_bias = T.alloc_global((turns, N), "float32")
-        clear_counts(done, turns)
+        clear_counts(counts, turns)
         with T.Kernel((turns + delay) * 2 * parts, threads=threads) as block:
             turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
             x = T.alloc_fragment((block_M, block_N), "float32")
@@ -344,12 +344,12 @@ def layer_norm_gradient(M, N, block_M=4, block_N=2048, delay=1, sum_N=64, thread
                     for i in T.Parallel(block_M):
                         sums[turn * block_M + i, part] = total[i]
                         products[turn * block_M + i, part] = product[i]
-                    announce(done, turn)
+                    announce(counts, turn)
             else:
                 if turn >= delay:
                     T.copy(mean[(turn - delay) * block_M], centre)
                     T.copy(r[(turn - delay) * block_M], scale)
-                    wait_for(done, turn - delay, parts)
+                    wait_for(counts, turn - delay, parts)
                     T.copy(sums[(turn - delay) * block_M, 0], own_sums)
                     T.copy(products[(turn - delay) * block_M, 0], own_products)
                     T.copy(X[(turn - delay) * block_M, part * block_N], x)

@@ -110,14 +110,14 @@ def _normal(shape: tuple[int, ...], device: str, scale: float = 1.0) -> Any:
 
 
 def _ours(
-    whole: Any, shared: Any, M: int, N: int, own: list[dict[str, Any]], *, common: list[dict[str, Any]] = SHARED_SPACE,
-    **more: Any,
+    whole: Any, shared: Any, M: int, N: int, configs: list[dict[str, Any]], *,
+    common: list[dict[str, Any]] = SHARED_SPACE, **more: Any,
 ) -> Candidate:  # fmt: skip
     """Whole rows where they fit, rows that several blocks share where they do not."""
     sizes = {"M": M, "N": N, **more}
     if N > 16384:
         return tiledsl_candidate(shared, sizes, common)
-    return tiledsl_candidate(whole, {} if whole.is_eager else sizes, own)
+    return tiledsl_candidate(whole, {} if whole.is_eager else sizes, configs)
 
 
 def softmax_row(M: int, N: int, quick: bool = False) -> Row:

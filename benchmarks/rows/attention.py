@@ -99,7 +99,7 @@ def rows() -> list[Row]:
         for batch, length in ((4, 4096), (16, 1024), (1, 16384))
         for causal in (False, True)
     ]
-    others = [
+    variants = [
         attention_row(4, 32, 8, 4096, 128, True, kind="gqa", quick=True),
         attention_row(4, 32, 8, 4096, 128, False, kind="gqa"),
         attention_row(4, 32, 4, 4096, 64, True, kind="gqa"),
@@ -108,4 +108,4 @@ def rows() -> list[Row]:
         attention_row(4, 32, 32, 4001, 128, True, kind="ragged"),
         attention_row(4, 32, 32, 4001, 128, False, kind="ragged"),
     ]
-    return [*plain, *others]
+    return [*plain, *variants]

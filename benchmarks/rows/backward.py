@@ -32,7 +32,7 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
         q, k, v, out, dout, lse = inputs
         d = (out.float() * dout.float()).sum(-1)
-        given = (q, k, v, dout, lse, d)
+        tensors = (q, k, v, dout, lse, d)
         arguments = {**sizes, "causal": causal}
         products = tune(
             context, module.row_products, {"rows": rows, "dim": sizes["dim"]}, [{"block_M": 64, "threads": 128}],
@@ -43,9 +43,9 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
             return backward(q, k, v, out, dout, lse, causal)
 
         key_value = tune(
-            context, module.key_value_gradients, arguments, KEY_VALUE_SPACE, given, lambda *x: gradients(*x)[1:]
+            context, module.key_value_gradients, arguments, KEY_VALUE_SPACE, tensors, lambda *x: gradients(*x)[1:]
         )
-        query = tune(context, module.query_gradient, arguments, QUERY_SPACE, given, lambda *x: gradients(*x)[0])
+        query = tune(context, module.query_gradient, arguments, QUERY_SPACE, tensors, lambda *x: gradients(*x)[0])
 
         def bind(given: Tensors, outputs: Tensors) -> Call:
             q, k, v, out, dout, lse = given

@@ -256,6 +256,22 @@ def test_what_cannot_be_divided_stays_with_a_remark(step: str, reason: str) -> N
     assert (not remarks(scanned_over_rows)) == (scanned_over_rows != body)
 
 
+@pytest.mark.parametrize("outer, is_divided", [(3, True), (6, True), (2, False)])
+def test_reshapes_of_what_is_computed_from_positions(outer: int, is_divided: bool) -> None:
+    """192 = 128 + 64 ends within one of two rows of 96."""
+    inner = 192 // outer
+    body = f"""{PRODUCT}
+        %i = tensor.iota {{axis = 0}} : tensor<{outer}x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x{inner}xint32>
+        %p = arith.mul %i, %j : tensor<{outer}x{inner}xint32>
+        %q = arith.cast %p : tensor<{outer}x{inner}xfloat32>
+        %f = tensor.reshape %q : tensor<1x192xfloat32>
+        %e = arith.add %d, %f : tensor<64x192xfloat32>
+        tile.store %e, %C[%r, %k] {{guarded = true}}"""
+    lines = check(body)
+    assert any("tensor.dot" in line and "64x192" in line for line in lines) != is_divided, lines
+
+
 def test_tiles_without_products_stay() -> None:
     body = f"{LOADED}\n%b = arith.neg %a : tensor<64x192xfloat16>\ntile.store %b, %A[%r, %k] {{guarded = true}}"
     assert divided(body) == after(SplitTiles(mode="off"), body, parameters=PARAMETERS)

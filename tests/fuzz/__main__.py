@@ -188,8 +188,9 @@ class Run:
             if kind == RAN:
                 total = sum(self.counts[RAN].values())
                 alike = [key for key in self.groups if key[0] == RAN and key[1] != "discarded"]
-                if total == FIRST and len(alike) == 1 and outcome.status != "right":
-                    self.stopped = f"the first {FIRST} programs all ended alike: {outcome.status}: {outcome.detail}"
+                if total == FIRST and len(alike) == 1 and alike[0][1] != "right":
+                    _, status, group = alike[0]
+                    self.stopped = f"the first {FIRST} programs all ended alike: {status}: {group}"
             if self.count % 500 == 0 and self.count != self.told:
                 self.told = self.count
                 summed = sum(self.counts.values(), collections.Counter())

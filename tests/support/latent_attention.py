@@ -12,6 +12,24 @@ ROPE = 32
 PAGE = 64
 
 
+@T.macro
+def weigh(s, kv, scale, weights, acc, highest, previous, total, more):
+    """A tile of scores: the sums so far are rescaled to the new maxima, and its weighted values are added."""
+    T.copy(highest, previous)
+    T.reduce_max(s, highest, dim=1)
+    for i in T.Parallel(s.shape[0]):
+        highest[i] = T.max(previous[i], highest[i] * scale)
+    for i, j in T.Parallel(*s.shape):
+        s[i, j] = T.exp2(s[i, j] * scale - highest[i])
+    T.reduce_sum(s, more, dim=1)
+    for i in T.Parallel(s.shape[0]):
+        total[i] = total[i] * T.exp2(previous[i] - highest[i]) + more[i]
+    for i, j in T.Parallel(*acc.shape):
+        acc[i, j] *= T.exp2(previous[i] - highest[i])
+    T.copy(s, weights)
+    T.gemm(weights, kv, acc)
+
+
 def decode(batch: int = 1, heads: int = 64, keys: int = 128, dim: int = 64, threads: int = 256, **options: int) -> Any:
     """Keys of one length for all; `rows` and `block` are the tile's heads and keys."""
     rows, block = options.get("rows", 64), options.get("block", 64)
@@ -42,19 +60,7 @@ def decode(batch: int = 1, heads: int = 64, keys: int = 128, dim: int = 64, thre
                 T.copy(K_rope[by, t * block, 0], k_rope)
                 T.gemm(q, kv, s, transpose_B=True, clear_accum=True)
                 T.gemm(q_rope, k_rope, s, transpose_B=True)
-                T.copy(highest, previous)
-                T.reduce_max(s, highest, dim=1)
-                for i in T.Parallel(rows):
-                    highest[i] = T.max(previous[i], highest[i] * scale)
-                for i, j in T.Parallel(rows, block):
-                    s[i, j] = T.exp2(s[i, j] * scale - highest[i])
-                T.reduce_sum(s, more, dim=1)
-                for i in T.Parallel(rows):
-                    total[i] = total[i] * T.exp2(previous[i] - highest[i]) + more[i]
-                for i, j in T.Parallel(rows, dim):
-                    acc[i, j] *= T.exp2(previous[i] - highest[i])
-                T.copy(s, weights)
-                T.gemm(weights, kv, acc)
+                weigh(s, kv, scale, weights, acc, highest, previous, total, more)
             for i, j in T.Parallel(rows, dim):
                 acc[i, j] /= total[i]
             T.copy(acc, out)
@@ -102,19 +108,7 @@ def decode_paged(batch: int, pages: int, dim: int = 64, block: int = 64) -> Any:
                 if t == 0:
                     for i, j in T.Parallel(rows, block):
                         s[i, j] = T.if_then_else(k * block + j >= lengths[by], -T.infinity("float32"), s[i, j])
-                T.copy(highest, previous)
-                T.reduce_max(s, highest, dim=1)
-                for i in T.Parallel(rows):
-                    highest[i] = T.max(previous[i], highest[i] * scale)
-                for i, j in T.Parallel(rows, block):
-                    s[i, j] = T.exp2(s[i, j] * scale - highest[i])
-                T.reduce_sum(s, more, dim=1)
-                for i in T.Parallel(rows):
-                    total[i] = total[i] * T.exp2(previous[i] - highest[i]) + more[i]
-                for i, j in T.Parallel(rows, dim):
-                    acc[i, j] *= T.exp2(previous[i] - highest[i])
-                T.copy(s, weights)
-                T.gemm(weights, kv, acc)
+                weigh(s, kv, scale, weights, acc, highest, previous, total, more)
             for i, j in T.Parallel(rows, dim):
                 acc[i, j] = T.if_then_else(total[i] > 0, acc[i, j] / total[i], 0.0)
             T.copy(acc, out)

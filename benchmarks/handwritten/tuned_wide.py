@@ -39,8 +39,7 @@ def _column(P, start, N, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def softmax_kernel(X, Y, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+def _top_and_total(X, rows, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     for start in range(0, N, BLOCK):
@@ -48,6 +47,13 @@ def softmax_kernel(X, Y, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
         new = tl.maximum(top, tl.max(x, 1))
         total = total * tl.exp2((top - new) * _LOG2_E) + tl.sum(tl.exp2((x - new[:, None]) * _LOG2_E), 1)
         top = new
+    return top, total
+
+
+@triton.jit
+def softmax_kernel(X, Y, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    top, total = _top_and_total(X, rows, M, N, ROWS, BLOCK)
     scale = 1.0 / total
     for back in range(0, N, BLOCK):
         start = (N - 1) // BLOCK * BLOCK - back
@@ -105,13 +111,7 @@ def layer_norm_kernel(X, weight, bias, Y, M, N, eps, ROWS: tl.constexpr, BLOCK: 
 @triton.jit
 def cross_entropy_kernel(X, targets, losses, lse, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    for start in range(0, N, BLOCK):
-        x = _piece(X, start, rows, M, N, BLOCK, float("-inf"))
-        new = tl.maximum(top, tl.max(x, 1))
-        total = total * tl.exp2((top - new) * _LOG2_E) + tl.sum(tl.exp2((x - new[:, None]) * _LOG2_E), 1)
-        top = new
+    top, total = _top_and_total(X, rows, M, N, ROWS, BLOCK)
     found = top + tl.log(total)
     chosen = tl.load(targets + rows, mask=rows < M, other=0)
     x = tl.load(X + rows.to(tl.int64) * N + chosen, mask=rows < M, other=0.0).to(tl.float32)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tiledsl.analysis.dependence import ancestors, reached, stripped
 from tiledsl.analysis.loop_memory import rewritten_buffers
+from tiledsl.analysis.product_loops import is_computed_and_multiplied, multiplies, outlasts_iteration
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -18,6 +19,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.unused_options import changed, remark_unused
 
@@ -48,6 +50,9 @@ class PipelineLoops(Pass):
     policy for tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing
     loops), `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
     A loop that loads what it writes to global memory gets the depth 1: to load ahead would give old values.
+    A tile that an asynchronous product of a pipelined loop reads and from which something else is computed is loaded
+    twice: Triton keeps a copy less of it than of one that is multiplied alone, and a later iteration's tile would
+    overwrite it under a product that nothing in the loop waits for.
     Needs:   select-access (a policy keeps a load from becoming a block load). Runs before map-grid, which combines the
              block indices.
     """
@@ -84,6 +89,11 @@ class PipelineLoops(Pass):
                     policy = self.streamed if _is_read_once(op, kernel) else self.reused
                     if policy:
                         op.set_attribute("eviction", policy)
+            if getattr(program.target, "kind", "") == "cuda" and program.target.arch >= MEASURED_ARCH:
+                launched = dict(kernel.options).get("num_stages") or 1
+                for loop in of_kinds(kernel.walk(), scf.ForOp):
+                    if (loop.num_stages or launched) > 1:
+                        _load_apart(loop)
 
 
 def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
@@ -98,6 +108,20 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
             loop.set_attribute("num_stages", 1)
 
 
+def _load_apart(loop: scf.ForOp) -> None:
+    """What is computed from a tile that a product may still read in the next iteration gets a load of its own, which
+    differs in how it is cached by name only (".ca" is what loads without a hint do), so that Triton keeps both."""
+    for load in of_kinds(loop.body, tile.LoadOp):
+        if is_computed_and_multiplied(load) and outlasts_iteration(load, loop):
+            apart = load.clone({})
+            assert isinstance(apart, tile.LoadOp)
+            apart.set_attribute("cache", "" if load.cache else ".ca")
+            Builder.at(load).insert(apart)
+            for user in list(load.out.uses):
+                if not multiplies(user):
+                    user.set_operands([apart.out if each is load.out else each for each in user.operands])
+
+
 def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     """Whether a loop that Triton pipelines is to load one more tile ahead."""
     ops = list(loop.body.walk())
@@ -109,7 +133,7 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     if of_kinds(ops, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
         return False
     loads = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
-    if any(map(_is_computed_and_multiplied, loads)):
+    if any(map(is_computed_and_multiplied, loads)):
         return False
     operands = {stripped(each, tensor.TransposeOp) for dot in dots for each in (dot.a, dot.b)}
     held = [each for each in operands if each.op not in ops and each.shape]
@@ -134,14 +158,6 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
 def _accumulates(dot: tensor.DotOp, loop: scf.ForOp) -> bool:
     """Whether a product is added to what the loop carries, whose registers it takes."""
     return dot.out in loop.yielded
-
-
-def _is_computed_and_multiplied(load: tile.LoadOp | tile.LoadBlockOp) -> bool:
-    """Whether a tile is an operand of a product, and something else is computed from it, too: Triton then keeps no copy
-    for products that still read one when the next tile comes."""
-    users = {*load.out.uses}
-    kinds = {isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in users}
-    return len(kinds) > 1
 
 
 def _bytes(tiles: Iterable[Value]) -> int:

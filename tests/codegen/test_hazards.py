@@ -15,6 +15,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.support.hazard_programs import PROGRAMS, HazardProgram
 from tiledsl.runtime import hazards
+from tiledsl.runtime.rings import overwritten_tiles
 
 
 def run(case: HazardProgram, target: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +51,8 @@ def test_compiles(
     options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     for name, error, ttgir in compile_modules(modules, full=False, **options):
         assert not error, f"{name}: {error}\n{modules[name].source}"
-        assert not hazards.layout_hazards(ttgir), f"{name}: {hazards.layout_hazards(ttgir)}\n{modules[name].source}"
+        wrong = [*hazards.layout_hazards(ttgir), *overwritten_tiles(ttgir)]
+        assert not wrong, f"{name}: {wrong}\n{modules[name].source}"
 
 
 def test_every_hazard_has_a_program() -> None:

@@ -90,6 +90,48 @@ def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C
     assert f"num_stages={2 if scaled else 3})" in kernel.source
 
 
+@pytest.mark.parametrize(
+    ("target", "rows", "stages", "after", "loads"),
+    [
+        ("cuda:90", 64, 2, "", 2),
+        ("cuda:90", 64, 3, "", 2),
+        ("cuda:90", 64, 1, "", 1),  # not loaded ahead
+        ("cuda:80", 64, 2, "", 1),  # no asynchronous products
+        ("cuda:90", 32, 2, "", 1),
+        ("cuda:90", 64, 2, "for i, j in T.Parallel(64, 64): c[i, j] *= 2", 1),  # waits for the product
+        ("cuda:90", 64, 2, "T.gemm(a, a, c)", 2),  # adds to it
+        ("cuda:90", 64, 2, "for i, j in T.Parallel(64, 64): d[i, j] += c[i, j]", 1),
+    ],
+)
+def test_tiles_that_are_multiplied_and_computed_with_are_loaded_twice(
+    target: str, rows: int, stages: int, after: str, loads: int
+) -> None:
+    text = """
+@T.prim_func
+def main(A: T.Tensor((ROWS, 512), "float16"), B: T.Tensor((64, 512), "float16"), C: T.Tensor((ROWS, 64), "float32")):
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((ROWS, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        c, d = T.alloc_fragment((ROWS, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        T.clear(d)
+        for k in T.Pipelined(8, num_stages=STAGES):
+            T.copy(A[0, k * 64], a)
+            T.copy(B[0, k * 64], b)
+            for i, j in T.Parallel(64, 64):
+                d[i, j] += b[i, j]
+            T.gemm(a, b, c, transpose_B=True)
+            AFTER
+        for i, j in T.Parallel(ROWS, 64):
+            C[i, j] = c[i, j] + d[i % 64, j]
+"""
+    for name, value in {"ROWS": rows, "STAGES": stages, "AFTER": after or "pass"}.items():
+        text = text.replace(name, str(value))
+    for mode in ("pointer", "auto", "tma")[: 3 if target == "cuda:90" else 1]:
+        kernel = tiledsl.compile(tiledsl.parse(text), target=target, pass_configs={"select-access.mode": mode})
+        loaded = [line for line in kernel.source.splitlines() if "tl.load(B" in line]
+        assert len(loaded) == loads and sum(".ca" in line for line in loaded) == loads - 1, kernel.source
+
+
 def test_blocks_that_compute_while_others_wait_stay_together() -> None:
     """With asynchronous products three blocks are better than two that load ahead, where the grid has as many."""
     assert depth("cuda:90", 1000, 64, 32, stages=1, k=256) == 1

@@ -20,6 +20,7 @@ from tiledsl.runtime import compile as compiling
 from tiledsl.runtime import hazards
 from tiledsl.runtime.compile import CompileError, guard, unharmed
 from tiledsl.runtime.resources import run_tool
+from tiledsl.runtime.rings import overwritten_tiles
 from tiledsl.runtime.target import Target
 
 HOPPER = Target("cuda", 90)
@@ -252,6 +253,23 @@ def test_a_layout_that_is_computed_wrongly_is_refused(monkeypatch: pytest.Monkey
         unharmed("k", HOPPER, lambda options: compiled)
     monkeypatch.setattr(hazards, "_triton_version", lambda: (3, 9))
     assert unharmed("k", HOPPER, lambda options: compiled) is compiled
+
+
+def test_a_tile_that_a_product_may_not_have_read_yet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tile is loaded once, Triton keeps one copy of what it loads one iteration ahead."""
+    case = PROGRAMS["product_beside_sums"]
+    ttgir = tiledsl.compile(case.program, target="cuda:90").asm["ttgir"]
+    assert "isAsync = true" in ttgir and not list(overwritten_tiles(ttgir))
+    monkeypatch.setattr("tiledsl.passes.pipeline_loops._load_apart", lambda loop: None)
+    for stages, copies in ((2, 1), (3, 2)):
+        kernel = tiledsl.compile(case.program, target="cuda:90", pass_configs={"pipeline-loops.stages": stages})
+        with pytest.raises(CompileError, match="overwritten while the product reads it") as caught:
+            _ = kernel.asm
+        assert caught.value.stage == "ttgir" and "num_stages=1" in caught.value.notes[0]
+        with monkeypatch.context() as unguarded:
+            unguarded.setattr("tiledsl.runtime.hazards.overwritten_tiles", lambda ttgir: [])
+            ttgir = kernel.asm["ttgir"]
+        assert [(each.copies, each.ahead) for each in overwritten_tiles(ttgir)] == [(copies, copies)]
 
 
 def test_pointers_move_in_two_steps_past_a_quotient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

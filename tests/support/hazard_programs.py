@@ -710,3 +710,39 @@ def product_with_zeros(
         T.copy(B[0, 0], b)
         T.gemm(a, b, t, transpose_B=True, clear_accum=True)
         T.copy(t, O)
+
+
+# Tiles that an asynchronous product reads, and from which something else is computed
+
+
+def _products_beside_sums(a: np.ndarray, h: np.ndarray) -> np.ndarray:
+    products = np.einsum("cik,cjk->cij", a.reshape(-1, 64, 256), h.reshape(-1, 128, 256))
+    return (products + h.reshape(-1, 1, 128, 256).sum(3)).reshape(-1, 128)
+
+
+@case("copy-under-product", _products_beside_sums)
+@T.prim_func
+def product_beside_sums(
+    A: T.Tensor((4096, 256), "float16"), H: T.Tensor((8192, 256), "float16"), O: T.Tensor((4096, 128), "float32")
+):
+    with T.Kernel(64, threads=128) as bx:
+        a = T.alloc_shared((64, 64), "float16")
+        h = T.alloc_shared((128, 64), "float16")
+        values = T.alloc_fragment((128, 64), "float32")
+        part = T.alloc_fragment((128,), "float32")
+        sums = T.alloc_fragment((128,), "float32")
+        t = T.alloc_fragment((64, 128), "float32")
+        T.clear(t)
+        T.clear(sums)
+        for k in T.Pipelined(4, num_stages=2):
+            T.copy(A[bx * 64, k * 64], a)
+            T.copy(H[bx * 128, k * 64], h)
+            for i, j in T.Parallel(128, 64):
+                values[i, j] = h[i, j]
+            T.reduce_sum(values, part, dim=1)
+            for i in T.Parallel(128):
+                sums[i] += part[i]
+            T.gemm(a, h, t, transpose_B=True)
+        for i, j in T.Parallel(64, 128):
+            t[i, j] += sums[j]
+        T.copy(t, O[bx * 64, 0])

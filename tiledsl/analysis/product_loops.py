@@ -77,15 +77,41 @@ def _loaded(value: Value, summed: int) -> Operand | None:
     if isinstance(op, tensor.TransposeOp):
         summed = op.permutation[summed]
         op = op.source.op
-    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(_multiplies(user) for user in op.out.uses):
+    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(multiplies(user) for user in op.out.uses):
         return None
     return Operand(op, summed)
 
 
-def _multiplies(user: Operation) -> bool:
+def multiplies(user: Operation) -> bool:
+    """Whether an operation only hands a tile to products as it is, or transposed."""
     if isinstance(user, tensor.TransposeOp):
         return all(isinstance(each, tensor.DotOp) for each in user.out.uses)
     return isinstance(user, tensor.DotOp)
+
+
+def is_computed_and_multiplied(load: Load) -> bool:
+    """Whether a tile is an operand of a product, and something else is computed from it, too."""
+    return len({multiplies(user) for user in load.out.uses}) > 1
+
+
+def outlasts_iteration(load: Load, loop: scf.ForOp) -> bool:
+    """Whether a large product of a loop may still read a loaded tile when the next iteration has begun: nothing in the
+    loop waits for its result, which is only added to."""
+    readers = [user for user in load.out.uses if multiplies(user)]
+    readers += [each for user in readers if isinstance(user, tensor.TransposeOp) for each in user.out.uses]
+    return any(isinstance(each, tensor.DotOp) and _is_large(each) and _only_adds(each, loop) for each in readers)
+
+
+def _is_large(dot: tensor.DotOp) -> bool:
+    return dot.a.shape[0] >= ASYNCHRONOUS_ROWS and dot.b.shape[1] >= 8
+
+
+def _only_adds(dot: tensor.DotOp, loop: scf.ForOp) -> bool:
+    """Whether no other operation of the loop's own body takes the result, or that of the products that add to it."""
+    users = [user for user in dot.out.uses if user.parent is loop.body]
+    adding = [user for user in users if isinstance(user, tensor.DotOp) and user.accumulator is dot.out]
+    rest = [user for user in users if user not in adding and not isinstance(user, scf.YieldOp)]
+    return not rest and all(_only_adds(each, loop) for each in adding)
 
 
 def tensor_bytes(value: Value) -> int:

@@ -201,9 +201,8 @@ def unharmed(kernel: str, target: Target, compile: Callable[[Mapping[str, Any]],
     compiled = compile({})
     if target.kind != "cuda":
         return compiled
-    if wrong := hazards.layout_refusal(compiled.asm):
-        way_out = "Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"
-        raise _wrong(f"{kernel}: this version of Triton computes wrongly with {wrong}", "ttgir", way_out)
+    if refused := hazards.refusal(compiled.asm):
+        raise _wrong(f"{kernel}: this version of Triton computes wrongly with {refused[0]}", "ttgir", refused[1])
     more: dict[str, Any] = {}
     for change in ("ptx", "1", "0", ""):
         names = hazards.machine_code_hazards(Asm(dict(compiled.asm)))

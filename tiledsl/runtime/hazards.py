@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from tiledsl.runtime.layouts import lanes_are_scattered, last_lane_is_misjudged, movements, stride_is_misjudged
+from tiledsl.runtime.rings import overwritten_tiles
 
 RIGHT_TRITON = (3, 9)  # the first whose reductions and scans follow every layout
 RIGHT_PTXAS = (13, 0)  # the first that is known to be right in what `_MISTAKES` calls old
@@ -140,6 +141,14 @@ HAZARDS = (
         f"{_WRONG}::test_reductions",
     ),
     Hazard(
+        "copy-under-product",
+        "the pipeliner keeps too few copies of a tile that an asynchronous product and something else read: it is "
+        "overwritten while the product reads it",
+        "all",
+        "pipeline-loops loads such a tile twice; found in the copies that loops keep",
+        f"{_WRONG}::test_copies",
+    ),
+    Hazard(
         "float8-pair-twice",
         "a conversion to a pair of float8 that is used for both halves of a word leaves one half as it was",
         "ptxas 12.8, 12.9",
@@ -204,11 +213,22 @@ def layout_hazards(ttgir: str) -> list[tuple[str, str]]:
     return list(hazards)
 
 
-def layout_refusal(asm: Mapping[str, Any]) -> str:
-    """What this version of Triton gets wrong in a kernel, by its layouts; "" for nothing that is known."""
-    for name, type in layout_hazards(asm.get("ttgir", "")) if _triton_version() < RIGHT_TRITON else []:
-        return f"{type}: {next(each.what for each in HAZARDS if each.name == name)}"
-    return ""
+def refusal(asm: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What this version of Triton gets wrong in a kernel, by its GPU dialect, and what to do; None if nothing is known."""
+    ttgir = asm.get("ttgir", "")
+    for name, type in layout_hazards(ttgir) if _triton_version() < RIGHT_TRITON else []:
+        return f"{type}: {_what(name)}", (
+            "Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"
+        )
+    for each in overwritten_tiles(ttgir):
+        return f"{each.tile}: {_what('copy-under-product')}", (
+            "num_stages=1 for its loop is right; or load the tile a second time for what is computed from it"
+        )
+    return None
+
+
+def _what(name: str) -> str:
+    return next(each.what for each in HAZARDS if each.name == name)
 
 
 def machine_code_hazards(asm: Mapping[str, Any]) -> list[str]:

@@ -214,7 +214,7 @@ def layout_hazards(ttgir: str) -> list[tuple[str, str]]:
 
 
 def refusal(asm: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What this version of Triton gets wrong in a kernel, by its GPU dialect, and what to do; None if nothing is known."""
+    """What this version of Triton gets wrong in a kernel, by its GPU dialect, and a way out; None if nothing is."""
     ttgir = asm.get("ttgir", "")
     for name, type in layout_hazards(ttgir) if _triton_version() < RIGHT_TRITON else []:
         return f"{type}: {_what(name)}", (

@@ -1,4 +1,4 @@
-"""Pipelined loops in the text of Triton's GPU dialect: the copies of a tile that are filled in turn. Part of hazards."""
+"""The copies of a tile that a pipelined loop fills in turn, in the text of Triton's GPU dialect. Part of hazards."""
 
 from __future__ import annotations
 

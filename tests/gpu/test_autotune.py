@@ -60,8 +60,8 @@ def test_a_real_run(tmp_path: Path) -> None:
 FAULTS = {
     "illegal": ("tl.load(A + ", "tl.load(A + 1099511627776 + "),
     "endless": (
-        "    A_local = tl.load(",
-        "    while tl.load(A, volatile=True) > -1e30:\n        tl.store(B, 1.0)\n    A_local = tl.load(",
+        "    bx = tl.program_id(0)",
+        "    bx = tl.program_id(0)\n    while tl.load(A, volatile=True) > -1e30:\n        tl.store(B, 1.0)",
     ),
     "wrong": ("* 2.0", "* 2.5"),
 }

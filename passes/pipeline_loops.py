@@ -93,7 +93,7 @@ class PipelineLoops(Pass):
                 launched = dict(kernel.options).get("num_stages") or 1
                 for loop in of_kinds(kernel.walk(), scf.ForOp):
                     if (loop.num_stages or launched) > 1:
-                        _load_apart(loop)
+                        _load_apart(loop, kernel, program.target)
 
 
 def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
@@ -102,24 +102,36 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
         loop.set_attribute("num_stages", stages)
     if loop.num_stages > 1 or (not loop.num_stages and of_kinds(loop.body.walk(), tensor.DotOp)):
         for buffer in rewritten_buffers(loop):
-            name = f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
             if loop.num_stages > 1:
-                kernel.add_remark(f"{name} is not pipelined, because it loads what it writes to {buffer.name}")
+                kernel.add_remark(f"{_named(loop)} is not pipelined, because it loads what it writes to {buffer.name}")
             loop.set_attribute("num_stages", 1)
 
 
-def _load_apart(loop: scf.ForOp) -> None:
+def _load_apart(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
     """What is computed from a tile that a product may still read in the next iteration gets a load of its own, which
-    differs in how it is cached by name only (".ca" is what loads without a hint do), so that Triton keeps both."""
-    for load in of_kinds(loop.body, tile.LoadOp):
-        if is_computed_and_multiplied(load) and outlasts_iteration(load, loop):
-            apart = load.clone({})
-            assert isinstance(apart, tile.LoadOp)
-            apart.set_attribute("cache", "" if load.cache else ".ca")
-            Builder.at(load).insert(apart)
-            for user in list(load.out.uses):
-                if not multiplies(user):
-                    user.set_operands([apart.out if each is load.out else each for each in user.operands])
+    differs in how it is cached by name only (".ca" is what loads without a hint do), so that Triton keeps both. The
+    loop gets the depth at which shared memory has room for that."""
+    loads = of_kinds(loop.body, tile.LoadOp)
+    apart = [load for load in loads if is_computed_and_multiplied(load) and outlasts_iteration(load, loop)]
+    if apart and loop.num_stages > 1:
+        multiplied = [load for load in loads if any(map(multiplies, load.out.uses))]  # a copy for each stage
+        computed = _bytes(load.out for load in loads if load not in multiplied or load in apart)
+        fits = (target.max_shared_bytes + computed) // (_bytes(load.out for load in multiplied) + computed)
+        if fits < loop.num_stages:
+            kernel.add_remark(f"{_named(loop)} loads fewer tiles ahead, for some of them are loaded twice")
+            loop.set_attribute("num_stages", max(1, fits))
+    for load in apart if loop.num_stages != 1 else ():
+        other = load.clone({})
+        assert isinstance(other, tile.LoadOp)
+        other.set_attribute("cache", "" if load.cache else ".ca")
+        Builder.at(load).insert(other)
+        for user in list(load.out.uses):
+            if not multiplies(user):
+                user.set_operands([other.out if each is load.out else each for each in user.operands])
+
+
+def _named(loop: scf.ForOp) -> str:
+    return f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
 
 
 def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:

@@ -90,6 +90,33 @@ def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C
     assert f"num_stages={2 if scaled else 3})" in kernel.source
 
 
+@pytest.mark.parametrize(("k", "stages", "expected"), [(64, 3, 3), (64, 4, 3), (128, 3, 1), (128, 1, 1)])
+def test_a_loop_whose_tiles_are_loaded_twice_is_as_deep_as_shared_memory_allows(
+    k: int, stages: int, expected: int
+) -> None:
+    text = f"""
+@T.prim_func
+def main(A: T.Tensor((128, 1024), "float16"), B: T.Tensor((256, 1024), "float16"), C: T.Tensor((128, 256), "float32")):
+    with T.Kernel(1, threads=256):
+        a, b = T.alloc_shared((128, {k}), "float16"), T.alloc_shared((256, {k}), "float16")
+        c, d = T.alloc_fragment((128, 256), "float32"), T.alloc_fragment((256, {k}), "float32")
+        T.clear(c)
+        T.clear(d)
+        for k in T.Pipelined({1024 // k}, num_stages={stages}):
+            T.copy(A[0, k * {k}], a)
+            T.copy(B[0, k * {k}], b)
+            for i, j in T.Parallel(256, {k}):
+                d[i, j] += b[i, j]
+            T.gemm(a, b, c, transpose_B=True)
+        for i, j in T.Parallel(128, 256):
+            C[i, j] = c[i, j] + d[j, 0]
+"""
+    kernel = tiledsl.compile(tiledsl.parse(text), target="cuda:90", pass_configs={"pipeline-loops.deepen": False})
+    assert f"num_stages={expected})" in kernel.source.split("def main_into")[0]
+    assert kernel.source.count("tl.load(B") == (2 if expected > 1 else 1)
+    assert any("loads fewer tiles ahead" in each for each in kernel.remarks) == (expected < stages)
+
+
 @pytest.mark.parametrize(
     ("target", "rows", "stages", "after", "loads"),
     [

@@ -260,7 +260,7 @@ def test_a_tile_that_a_product_may_not_have_read_yet_is_refused(monkeypatch: pyt
     case = PROGRAMS["product_beside_sums"]
     ttgir = tiledsl.compile(case.program, target="cuda:90").asm["ttgir"]
     assert "isAsync = true" in ttgir and not list(overwritten_tiles(ttgir))
-    monkeypatch.setattr("tiledsl.passes.pipeline_loops._load_apart", lambda loop: None)
+    monkeypatch.setattr("tiledsl.passes.pipeline_loops._load_apart", lambda *loop: None)
     for stages, copies in ((2, 1), (3, 2)):
         kernel = tiledsl.compile(case.program, target="cuda:90", pass_configs={"pipeline-loops.stages": stages})
         with pytest.raises(CompileError, match="overwritten while the product reads it") as caught:

@@ -44,12 +44,10 @@ class _Writer:
         """A fragment that begins with zeros and is an output."""
         sizes = ", ".join(map(str, shape))
         self.declared += [f'{name} = T.alloc_fragment(({sizes},), "{dtype}")', f"T.clear({name})"]
-        self.parameters.append(
-            f'{name.upper()}: T.Tensor(({shape[0] * self.blocks}, {", ".join(map(str, shape[1:]))}), "{dtype}")'
-            if shape[1:]
-            else f'{name.upper()}: T.Tensor(({shape[0] * self.blocks},), "{dtype}")'
-        )
-        place = ", ".join(["bx * %d" % shape[0], *("0" for _ in shape[1:])])
+        rows, *columns = shape
+        outer = ", ".join(map(str, (rows * self.blocks, *columns)))
+        self.parameters.append(f'{name.upper()}: T.Tensor(({outer},), "{dtype}")')
+        place = ", ".join((f"bx * {rows}", *("0" for _ in columns)))
         self.stored.append(f"T.copy({name}, {name.upper()}[{place}])")
 
     def computed(self, name: str, rows: int, text: str, dtype: str) -> None:
@@ -59,7 +57,7 @@ class _Writer:
 
 
 def pipelined_program(seed: int, blocks: int = 512) -> str:
-    """The text of a program named main; its loop has `num_stages=STAGES`. Outputs are the parameters named R0, R1, ..."""
+    """The text of a program named main, whose loop has `num_stages=STAGES`, and whose outputs are named R0, R1, ..."""
     drawn = random.Random(seed)
     writer = _Writer(
         drawn, blocks, drawn.choice([4, 6, 7]), drawn.choice([32, 64]), drawn.choice(["float16", "bfloat16"])

@@ -20,7 +20,7 @@ from tiledsl.runtime import compile as compiling
 from tiledsl.runtime import hazards
 from tiledsl.runtime.compile import CompileError, guard, unharmed
 from tiledsl.runtime.resources import run_tool
-from tiledsl.runtime.rings import overwritten_tiles
+from tiledsl.runtime.rings import Overwritten, overwritten_tiles
 from tiledsl.runtime.target import Target
 
 HOPPER = Target("cuda", 90)
@@ -253,6 +253,33 @@ def test_a_layout_that_is_computed_wrongly_is_refused(monkeypatch: pytest.Monkey
         unharmed("k", HOPPER, lambda options: compiled)
     monkeypatch.setattr(hazards, "_triton_version", lambda: (3, 9))
     assert unharmed("k", HOPPER, lambda options: compiled) is compiled
+
+
+PIPELINE = """
+    scf.if %1 {
+      %q = ttg.local_alloc : () -> !ttg.memdesc<COPIESx64x64xbf16, #shared, #smem, mutable>
+      %q_1 = ttg.memdesc_index %q[%c0_i32] : !ttg.memdesc<COPIESx64x64xbf16, #shared> -> !ttg.memdesc<64x64xbf16, #shared>
+      %token = ttg.async_copy_global_to_local %p, %q_1 : tensor<64x64x!tt.ptr<bf16>, #blocked> -> <64x64xbf16, #shared>
+      %sum:2 = scf.for %i = %c0_i32 to %n step %c1_i32 iter_args(%acc = %cst) -> (tensor<64x64xf32, #mma>) : i32 {
+        %q_2 = ttg.memdesc_index %q[%i] : !ttg.memdesc<COPIESx64x64xbf16, #shared> -> !ttg.memdesc<64x64xbf16, #shared>
+        %q_t = ttg.memdesc_trans %q_2 {order = array<i32: 1, 0>} : !ttg.memdesc<64x64xbf16> -> !ttg.memdesc<64x64xbf16>
+        %d = ttng.warp_group_dot %a, %q_t, %acc {inputPrecision = 0 : i32, isAsync = true} : tensor<64x64xf32, #mma>
+        %w:2 = ttng.warp_group_dot_wait %d, %q_t {pendings = PENDING : i32} : tensor<64x64xf32, #mma>
+        %q_3 = ttg.memdesc_index %q[%k] : !ttg.memdesc<COPIESx64x64xbf16, #shared> -> !ttg.memdesc<64x64xbf16, #shared>
+        %token_1 = ttg.async_copy_global_to_local %p, %q_3 : tensor<64x64x!tt.ptr<bf16>> -> <64x64xbf16, #shared>
+        scf.yield %w#0 : tensor<64x64xf32, #mma>
+      }
+    }
+"""
+
+
+@pytest.mark.parametrize(("copies", "pending", "wrong"), [(1, 1, True), (2, 1, False), (1, 0, False)])
+@pytest.mark.parametrize("loops", [1, 2])
+def test_copies_of_a_tile_that_products_read(copies: int, pending: int, wrong: bool, loops: int) -> None:
+    """Two regions may use the same names, of which each knows its own."""
+    region = PIPELINE.replace("COPIES", str(copies)).replace("PENDING", str(pending))
+    found = list(overwritten_tiles("  tt.func public @k(%p: i32) {" + region * loops + "  }\n"))
+    assert found == [Overwritten("%q", copies, 1)] * (loops * wrong)
 
 
 def test_a_tile_that_a_product_may_not_have_read_yet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

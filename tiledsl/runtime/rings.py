@@ -41,14 +41,27 @@ def overwritten_tiles(ttgir: str) -> Iterator[Overwritten]:
 def _of_function(lines: Sequence[str]) -> Iterator[Overwritten]:
     for begin, line in enumerate(lines):
         if " scf.for " in line:
-            indent = len(line) - len(line.lstrip())
-            end = next(at for at in range(begin + 1, len(lines)) if lines[at].startswith(" " * indent + "}"))
-            if not any(" scf.for " in each for each in lines[begin + 1 : end]):
-                yield from _of_loop(lines, begin, end)
+            end = next(at for at in range(begin + 1, len(lines)) if _indent(lines[at]) <= _indent(line))
+            inside = lines[begin + 1 : end]
+            if not any(" scf.for " in each for each in inside):
+                yield from _of_loop(list(_seen_from(lines[: begin + 1])), inside)
 
 
-def _of_loop(lines: Sequence[str], begin: int, end: int) -> Iterator[Overwritten]:
-    made = {found[1]: found[2] for found in map(_RESULT.match, lines) if found}
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _seen_from(lines: Sequence[str]) -> Iterator[str]:
+    """The lines before the last one in the regions around it, backwards: other regions use the same names again."""
+    outermost = _indent(lines[-1])
+    for line in reversed(lines[:-1]):
+        if _indent(line) <= outermost:
+            outermost = _indent(line)
+            yield line
+
+
+def _of_loop(around: Sequence[str], inside: Sequence[str]) -> Iterator[Overwritten]:
+    made = {found[1]: found[2] for found in map(_RESULT.match, (*around, *inside)) if found}
 
     def ring(value: str) -> tuple[str, int]:
         """The copies that a value is one of, and their number; 0 if it is not."""
@@ -61,10 +74,10 @@ def _of_loop(lines: Sequence[str], begin: int, end: int) -> Iterator[Overwritten
         found = _FILLED.search(line)
         return ring(found[1] or found[2]) if found else None
 
-    before = [filled(line) for line in (*lines[:begin], *lines[end:])]
+    before = [filled(line) for line in around]
     running: list[tuple[str, str, int]] = []  # products that nothing has waited for, and in which of two iterations
     for turn in (0, 1):
-        for line in lines[begin + 1 : end]:
+        for line in inside:
             if product := _PRODUCT.search(line):
                 running.append((product[1], product[2], turn))
             elif wait := _WAIT.search(line):

@@ -258,7 +258,7 @@ def test_a_layout_that_is_computed_wrongly_is_refused(monkeypatch: pytest.Monkey
 PIPELINE = """
     scf.if %1 {
       %q = ttg.local_alloc : () -> !ttg.memdesc<COPIESx64x64xbf16, #shared, #smem, mutable>
-      %q_1 = ttg.memdesc_index %q[%c0_i32] : !ttg.memdesc<COPIESx64x64xbf16, #shared> -> !ttg.memdesc<64x64xbf16, #shared>
+      %q_1 = ttg.memdesc_index %q[%c0_i32] : !ttg.memdesc<COPIESx64x64xbf16> -> !ttg.memdesc<64x64xbf16, #shared>
       %token = ttg.async_copy_global_to_local %p, %q_1 : tensor<64x64x!tt.ptr<bf16>, #blocked> -> <64x64xbf16, #shared>
       %sum:2 = scf.for %i = %c0_i32 to %n step %c1_i32 iter_args(%acc = %cst) -> (tensor<64x64xf32, #mma>) : i32 {
         %q_2 = ttg.memdesc_index %q[%i] : !ttg.memdesc<COPIESx64x64xbf16, #shared> -> !ttg.memdesc<64x64xbf16, #shared>

@@ -10,6 +10,7 @@ from typing import Any
 
 from tiledsl.analysis.dependence import ancestors, reached, stripped
 from tiledsl.analysis.loop_memory import rewritten_buffers
+from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import is_computed_and_multiplied, multiplies, outlasts_iteration
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
@@ -44,7 +45,8 @@ class PipelineLoops(Pass):
     are asynchronous. Measured on an H200: grouped products 278 to 166 us, attention in four parts 74 to 55, a
     matrix-vector product 7.7 to 6.1; of attention with blocks of 64 rows, two blocks instead of three took 1986 us
     instead of 1680. Tiles that products read and from which something else is computed are left alone, and so are
-    deeper loops. With `unroll` > 1, innermost
+    deeper loops, and inner loops of so few iterations: of two in each of 64, loading ahead took 858 us instead of 765.
+    With `unroll` > 1, innermost
     loops that have a depth, but neither products nor copies by hardware, are unrolled so many times and have no depth:
     their loads go to registers, those of several iterations together, and not through shared memory. `streamed` is the
     policy for tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing
@@ -130,6 +132,11 @@ def _load_apart(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
                 user.set_operands([other.out if each is load.out else each for each in user.operands])
 
 
+def _is_inside(loop: scf.ForOp) -> bool:
+    around = takewhile(lambda each: not isinstance(each, tile.KernelOp), ancestors(loop))
+    return bool(of_kinds(around, scf.ForOp, scf.WhileOp))
+
+
 def _named(loop: scf.ForOp) -> str:
     return f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
 
@@ -144,6 +151,8 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
         return False
     if of_kinds(ops, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
         return False
+    if _is_inside(loop) and (trip_count(loop) or loop.num_stages + 2) <= loop.num_stages + 1:
+        return False  # it begins and ends again and again
     loads = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
     if any(map(is_computed_and_multiplied, loads)):
         return False

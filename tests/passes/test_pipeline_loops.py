@@ -90,6 +90,26 @@ def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C
     assert f"num_stages={2 if scaled else 3})" in kernel.source
 
 
+@pytest.mark.parametrize(("inner", "outer", "expected"), [(2, 8, 1), (3, 8, 2), (2, 0, 2), ("n", 8, 2)])
+def test_inner_loops_of_few_iterations_load_no_further_ahead(inner: int | str, outer: int, expected: int) -> None:
+    text = f"""
+@T.prim_func
+def main(A: T.Tensor((64, 4096), "float16"), B: T.Tensor((64, 4096), "float16"), C: T.Tensor((64, 64), "float32"), n: T.int32):
+    with T.Kernel(1, threads=128):
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        {f"for o in T.serial({outer}):" if outer else "if n > 0:"}
+            for k in T.Pipelined({inner}, num_stages=1):
+                T.copy(A[0, {"o * 512 + " if outer else ""}k * 64], a)
+                T.copy(B[0, {"o * 512 + " if outer else ""}k * 64], b)
+                T.gemm(a, b, c, transpose_B=True)
+        T.copy(c, C)
+"""  # noqa: E501
+    kernel = tiledsl.compile(tiledsl.parse(text), target="cuda:90", pass_configs={"select-access.mode": "pointer"})
+    assert f"num_stages={expected})" in kernel.source.split("def main_into")[0]
+
+
 @pytest.mark.parametrize(("k", "stages", "expected"), [(64, 3, 3), (64, 4, 3), (128, 3, 1), (128, 1, 1)])
 def test_a_loop_whose_tiles_are_loaded_twice_is_as_deep_as_shared_memory_allows(
     k: int, stages: int, expected: int

@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.analysis.dependence import ancestors, reached, stripped
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.loops import trip_count
-from tiledsl.analysis.product_loops import is_computed_and_multiplied, multiplies, outlasts_iteration
+from tiledsl.analysis.product_loops import is_read_both_ways, is_read_in_place, outlasts_iteration
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -114,22 +114,36 @@ def _load_apart(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
     differs in how it is cached by name only (".ca" is what loads without a hint do), so that Triton keeps both. The
     loop gets the depth at which shared memory has room for that."""
     loads = of_kinds(loop.body, tile.LoadOp)
-    apart = [load for load in loads if is_computed_and_multiplied(load) and outlasts_iteration(load, loop)]
+    for load in loads:
+        for transpose in of_kinds(load.out.uses, tensor.TransposeOp):
+            _split_uses(transpose)
+    apart = [load for load in loads if is_read_both_ways(load) and outlasts_iteration(load, loop)]
     if apart and loop.num_stages > 1:
-        multiplied = [load for load in loads if any(map(multiplies, load.out.uses))]  # a copy for each stage
+        multiplied = [load for load in loads if any(map(is_read_in_place, load.out.uses))]  # a copy for each stage
         computed = _bytes(load.out for load in loads if load not in multiplied or load in apart)
         fits = (target.max_shared_bytes + computed) // (_bytes(load.out for load in multiplied) + computed)
         if fits < loop.num_stages:
             kernel.add_remark(f"{_named(loop)} loads fewer tiles ahead, for some of them are loaded twice")
             loop.set_attribute("num_stages", max(1, fits))
     for load in apart if loop.num_stages != 1 else ():
-        other = load.clone({})
-        assert isinstance(other, tile.LoadOp)
+        mapping: dict[Value, Value] = {}
+        other = load.clone(mapping)
         other.set_attribute("cache", "" if load.cache else ".ca")
         Builder.at(load).insert(other)
         for user in list(load.out.uses):
-            if not multiplies(user):
-                user.set_operands([other.out if each is load.out else each for each in user.operands])
+            if not is_read_in_place(user):
+                user.set_operands([mapping.get(each, each) for each in user.operands])
+
+
+def _split_uses(transpose: tensor.TransposeOp) -> None:
+    """Give the large products that take a transposed tile one of their own, if something else takes it, too."""
+    in_place = [user for user in transpose.out.uses if is_read_in_place(user)]
+    if in_place and len(in_place) < len(transpose.out.uses):
+        mapping: dict[Value, Value] = {}
+        other = transpose.clone(mapping)
+        Builder.at(transpose).insert(other)
+        for user in in_place:
+            user.set_operands([mapping.get(each, each) for each in user.operands])
 
 
 def _is_inside(loop: scf.ForOp) -> bool:
@@ -154,7 +168,7 @@ def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     if _is_inside(loop) and (trip_count(loop) or loop.num_stages + 2) <= loop.num_stages + 1:
         return False  # it begins and ends again and again
     loads = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
-    if any(map(is_computed_and_multiplied, loads)):
+    if any(map(is_read_both_ways, loads)):
         return False
     operands = {stripped(each, tensor.TransposeOp) for dot in dots for each in (dot.a, dot.b)}
     held = [each for each in operands if each.op not in ops and each.shape]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tiledsl.analysis.block_access import Access, Block, NoBlock, block_of, root_buffer
 from tiledsl.analysis.loop_memory import rewritten_buffers
-from tiledsl.analysis.product_loops import WARPGROUP, Operand, is_computed_and_multiplied, product_loops, tensor_bytes
+from tiledsl.analysis.product_loops import WARPGROUP, Operand, is_read_both_ways, product_loops, tensor_bytes
 from tiledsl.analysis.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
@@ -162,8 +162,8 @@ class _Selection:
                 raise NoBlock("the kernel both reads and writes it, and the two ways are not ordered")
             if op.cache or op.eviction:
                 raise NoBlock("it has a cache hint")
-            if isinstance(op, tile.LoadOp) and is_computed_and_multiplied(op):
-                raise NoBlock("it is multiplied, and something else is computed from it")
+            if isinstance(op, tile.LoadOp) and is_read_both_ways(op):
+                raise NoBlock("large products read it, and something else does, too")
             access = block_of(op, self.func)
             if isinstance(op, tile.StoreOp):
                 _check_columns(op, access)

@@ -63,7 +63,7 @@ def pipelined_program(seed: int, blocks: int = 512) -> str:
         drawn, blocks, drawn.choice([4, 6, 7]), drawn.choice([32, 64]), drawn.choice(["float16", "bfloat16"])
     )
     for _ in range(drawn.choice([2, 2, 3])):
-        writer.load(drawn.choice([64, 64, 128]))
+        writer.load(drawn.choice([16, 64, 64, 128]))
     names = list(writer.loaded)
     steps = ["product", *drawn.choices(["product", "sums", "total", "scaled", "scores"], k=drawn.choice([1, 2, 2]))]
     drawn.shuffle(steps)

@@ -77,33 +77,39 @@ def _loaded(value: Value, summed: int) -> Operand | None:
     if isinstance(op, tensor.TransposeOp):
         summed = op.permutation[summed]
         op = op.source.op
-    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(multiplies(user) for user in op.out.uses):
+    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(map(_is_only_multiplied, op.out.uses)):
         return None
     return Operand(op, summed)
 
 
-def multiplies(user: Operation) -> bool:
-    """Whether an operation only hands a tile to products as it is, or transposed."""
-    if isinstance(user, tensor.TransposeOp):
-        return all(isinstance(each, tensor.DotOp) for each in user.out.uses)
-    return isinstance(user, tensor.DotOp)
+def _readers(user: Operation) -> list[Operation]:
+    """What reads what an operation takes: itself, or what takes the tile that it transposes."""
+    return list(user.out.uses) if isinstance(user, tensor.TransposeOp) else [user]
 
 
-def is_computed_and_multiplied(load: Load) -> bool:
-    """Whether a tile is an operand of a product, and something else is computed from it, too."""
-    return len({multiplies(user) for user in load.out.uses}) > 1
+def _is_only_multiplied(user: Operation) -> bool:
+    return all(isinstance(each, tensor.DotOp) for each in _readers(user))
+
+
+def is_read_in_place(user: Operation) -> bool:
+    """Whether only large products read what an operation takes: asynchronous ones read it in shared memory."""
+    return all(map(_is_large, _readers(user)))
+
+
+def is_read_both_ways(load: Load) -> bool:
+    """Whether large products read a tile in shared memory, and something else has it in registers."""
+    return len({_is_large(each) for user in load.out.uses for each in _readers(user)}) > 1
 
 
 def outlasts_iteration(load: Load, loop: scf.ForOp) -> bool:
     """Whether a large product of a loop may still read a loaded tile when the next iteration has begun: nothing in the
     loop waits for its result, which is only added to."""
-    readers = [user for user in load.out.uses if multiplies(user)]
-    readers += [each for user in readers if isinstance(user, tensor.TransposeOp) for each in user.out.uses]
+    readers = [each for user in load.out.uses for each in _readers(user)]
     return any(isinstance(each, tensor.DotOp) and _is_large(each) and _only_adds(each, loop) for each in readers)
 
 
-def _is_large(dot: tensor.DotOp) -> bool:
-    return dot.a.shape[0] >= ASYNCHRONOUS_ROWS and dot.b.shape[1] >= 8
+def _is_large(op: Operation) -> bool:
+    return isinstance(op, tensor.DotOp) and op.a.shape[0] >= ASYNCHRONOUS_ROWS and op.b.shape[1] >= 8
 
 
 def _only_adds(dot: tensor.DotOp, loop: scf.ForOp) -> bool:

@@ -20,6 +20,7 @@ MACHINE_CODE = (
     "carry-of-mulhi",
     "saturating-product",
     "unused-half-of-predicates",
+    "lost-product",
 )
 
 

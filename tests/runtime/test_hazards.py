@@ -220,6 +220,20 @@ def test_products_of_integers_wrap() -> None:
     assert re.findall(r"IMMA\.[\w.]*", kernel.asm["sass"]) == ["IMMA.16832.S8.S8"] * 2
 
 
+def test_a_loop_that_would_lose_a_product_is_not_unrolled(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = tiledsl.compile(PROGRAMS["scores_beside_products"].program, target="cuda:90")
+    assert kernel.asm["ptx"].count('.pragma "nounroll";') == 1 and not hazards.machine_code_hazards(kernel.asm)
+    products = re.findall(r"HGMMA\S* \S+ ", kernel.asm["sass"])
+    assert len(products) == kernel.asm["ptx"].count("wgmma.mma_async") == 3
+
+
+def test_loops_alone_are_not_unrolled() -> None:
+    ptx = "$L__BB0_1:  // a loop\n\t@%p1 bra $L__BB0_3;\n\tbra.uni $L__BB0_1;\n$L__BB0_3:\n\tret;\n"
+    marked = ptx.replace("a loop\n", 'a loop\n\t.pragma "nounroll";\n')
+    assert hazards.repaired(ptx, ["lost-product"]) == marked
+    assert hazards.repaired(ptx, []) == ptx
+
+
 def made_by(*levels: str) -> Any:
     """Compiles; what it makes is wrong unless ptxas is told one of these levels."""
     asked: list[Any] = []

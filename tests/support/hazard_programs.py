@@ -746,3 +746,41 @@ def product_beside_sums(
         for i, j in T.Parallel(64, 128):
             t[i, j] += sums[j]
         T.copy(t, O[bx * 64, 0])
+
+
+def _scores_beside_products(a: np.ndarray, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    out = np.zeros((80, 128))
+    out[:16] = k @ a.T
+    for at in range(0, 224, 32):
+        turn = slice(at, at + 32)
+        out[16:, :32] += q[:, turn] @ k[:, turn].T / 8 @ k[:, turn]
+    return out
+
+
+@case("lost-product", _scores_beside_products)
+@T.prim_func
+def scores_beside_products(
+    A: T.Tensor((128, 224), "float16"), Q: T.Tensor((64, 224), "float16"),
+    K: T.Tensor((16, 224), "float16"), O: T.Tensor((80, 128), "float32"),
+):  # fmt: skip
+    with T.Kernel(1, threads=128):
+        a = T.alloc_shared((128, 32), "float16")
+        q = T.alloc_shared((64, 32), "float16")
+        k = T.alloc_shared((16, 32), "float16")
+        products = T.alloc_fragment((16, 128), "float32")
+        scores = T.alloc_fragment((64, 16), "float32")
+        weights = T.alloc_fragment((64, 16), "float16")
+        sums = T.alloc_fragment((64, 32), "float32")
+        T.clear(products)
+        T.clear(sums)
+        for turn in T.Pipelined(7, num_stages=2):
+            T.copy(A[0, turn * 32], a)
+            T.copy(Q[0, turn * 32], q)
+            T.copy(K[0, turn * 32], k)
+            T.gemm(k, a, products, transpose_B=True)
+            T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+            for i, j in T.Parallel(64, 16):
+                weights[i, j] = scores[i, j] * 0.125
+            T.gemm(weights, k, sums)
+        T.copy(products, O[0:16, 0:128])
+        T.copy(sums, O[16:80, 0:32])

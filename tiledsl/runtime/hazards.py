@@ -192,6 +192,14 @@ HAZARDS = (
         f"{_WRONG}::test_machine_code",
     ),
     Hazard(
+        "lost-product",
+        "of a loop that is unrolled whole, one iteration goes without one of its asynchronous products: what the one "
+        "before has computed takes its place, and a product of nothing stands where it was",
+        "ptxas up to 13.4",
+        "found in the machine code; loops are not unrolled",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
         "saturating-product",
         "mma.sync of int8 stops at the ends of int32, where what is added to wraps",
         "all",
@@ -238,7 +246,8 @@ def machine_code_hazards(asm: Mapping[str, Any]) -> list[str]:
     if any(not each.always for each in suspected) and _ptxas_version() >= RIGHT_PTXAS:
         suspected = [each for each in suspected if each.always]
     sass = asm["sass"] if suspected else None
-    return [each.name for each in suspected if sass is None or each.is_made(sass)]
+    names = [each.name for each in suspected if sass is None or each.is_made(sass)]
+    return [*names, "lost-product"] if _PRODUCT_OF_NOTHING in (asm.get("cubin") or b"") else names
 
 
 _TO_FLOAT8 = re.compile(r"(cvt\.rn\.satfinite\.(?:relu\.)?e(?:4m3|5m2)x2\.f(?:32|16x2)\s+)(%rs\d+)(\s*,[^;]*;)")
@@ -280,10 +289,27 @@ def without_unread(ptx: str) -> str:
     return "".join(lines)
 
 
+# HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ, !UPT of sm_90, but for what says when it may begin. To disassemble each kernel
+# with asynchronous products would take as long as to compile it.
+_PRODUCT_OF_NOTHING = bytes.fromhex("f079ff3f00000000ff00000c")
+_LABEL = re.compile(r"^(\$L__BB\w+):.*$", re.MULTILINE)
+
+
+def without_unrolling(ptx: str) -> str:
+    """The PTX with loops, labels that are jumped back to, that ptxas may not unroll."""
+
+    def marked(label: re.Match[str]) -> str:
+        is_loop = re.compile(rf"\bbra(?:\.uni)?\s+{re.escape(label[1])};").search(ptx, label.end())
+        return f'{label[0]}\n\t.pragma "nounroll";' if is_loop else label[0]
+
+    return _LABEL.sub(marked, ptx)
+
+
 _REPAIRS: Mapping[str, Callable[[str], str]] = {
     "float8-pair-twice": without_merges,
     "saturating-product": partial(_SATURATING.sub, r"\1\2"),  # sums wrap around, as wgmma's and others' do
     "unused-half-of-predicates": without_unread,
+    "lost-product": without_unrolling,
 }
 
 

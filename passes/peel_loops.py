@@ -12,6 +12,7 @@ from tiledsl.analysis.affine import INDEX_DTYPES, is_position
 from tiledsl.analysis.dependence import depends_on, reached, stripped
 from tiledsl.analysis.linear import LinearForm, single_form
 from tiledsl.analysis.loop_masks import conditions_of
+from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -49,12 +50,12 @@ class PeelLoops(Pass):
     ceases to be the same for all elements: at the diagonal of causal attention, the start of a window, or a ragged last
     tile. `mode` is "off"; "causal" (loops with masks that compare rows with columns, or that select values up to a
     length which is loaded or handed to the kernel, and all masks of those loops); "all" (also loops whose masks only
-    check tensor bounds); or "auto": on sm_90, "causal" for loops with matrix products, unless a window is so narrow
-    that few iterations have no mask. Innermost and pipelined loops are divided, into three parts if both ends have
-    masks. A first part that would be there for loaded offsets below 0 alone is left out: with such an offset, all
-    iterations run with their masks. All parts keep their depth, so that the first loads of the last part are in flight
-    together. Loops that share a bound are one loop that the program itself divided; they are left alone. The kernel's
-    remarks say why a loop with such masks is left alone; with "all", why any loop is.
+    check tensor bounds); or "auto": on sm_90, "causal" for loops with matrix products, unless they have few iterations
+    or a window is so narrow that few of them have no mask. Innermost and pipelined loops are divided, into three parts
+    if both ends have masks. A first part that would be there for loaded offsets below 0 alone is left out: with such an
+    offset, all iterations run with their masks. All parts keep their depth, so that the first loads of the last part
+    are in flight together. Loops that share a bound are one loop that the program itself divided; they are left alone.
+    The kernel's remarks say why a loop with such masks is left alone; with "all", why any loop is.
     Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon are left alone.
     """
 
@@ -97,7 +98,9 @@ class PeelLoops(Pass):
         if self.mode == "all":
             return True
         inside = list(loop.body.walk())
-        if self.mode == "auto" and not of_kinds(inside, tensor.DotOp):
+        if self.mode == "auto" and (
+            not of_kinds(inside, tensor.DotOp) or (trip_count(loop) or math.inf) < MEASURED_TILES
+        ):
             return False
         comparisons: list[arith.CmpOp] = of_kinds(inside, arith.CmpOp)
         return any(_compares_rows_with_columns(op) or _ends_at_a_length(op, loop) for op in comparisons)

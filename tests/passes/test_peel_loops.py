@@ -492,6 +492,31 @@ def test_bounds_alone_are_not_peeled_by_default() -> None:
     assert sources["auto"] == sources["causal"] == sources["off"] != sources["all"] and not remarks
 
 
+@pytest.mark.parametrize(("iterations", "peeled"), [(3, False), (4, True)])
+def test_loops_of_few_iterations_are_not_peeled_by_default(iterations: int, peeled: bool) -> None:
+    text = """
+@T.prim_func
+def main(A: T.Tensor((256, 64), "float16"), B: T.Tensor((256, 64), "float16"), C: T.Tensor((256, 64), "float32")):
+    with T.Kernel(4, threads=128) as bx:
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        s, c = T.alloc_fragment((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+        T.copy(A[bx * 64, 0], a)
+        T.clear(c)
+        for k in T.Pipelined(ITERATIONS, num_stages=2):
+            T.copy(B[k * 64, 0], b)
+            T.gemm(a, b, s, transpose_B=True, clear_accum=True)
+            for i, j in T.Parallel(64, 64):
+                c[i, j] += T.if_then_else(bx * 64 + i >= k * 64 + j, s[i, j], 0)
+        T.copy(c, C[bx * 64, 0])
+"""
+    func = tiledsl.parse(text.replace("ITERATIONS", str(iterations)))
+    sources = {
+        mode: tiledsl.compile(func, target="cuda:90", pass_configs={**POINTERS, "peel-loops.mode": mode}).source
+        for mode in ("auto", "causal", "off")
+    }
+    assert sources["auto"] == sources["causal" if peeled else "off"] and sources["causal"] != sources["off"]
+
+
 def test_narrow_windows_leave_no_tile_without_a_mask() -> None:
     root = before_peeling(seen("window", 128, 64, 32).func)
     assert ["a window leaves too few iterations" in each for each in remarks(root)] == [True]

@@ -39,7 +39,7 @@ _LAZY = {
     "TuneOptions": "options",
     "AutotuneResult": "results.result",
     "SearchSpace": "search.own",
-    "register_search": "search.own",
+    "register_search": "search",
     "Simulation": "search.simulated",
     "simulate": "search.simulated",
     "Trial": "trial",

@@ -121,7 +121,7 @@ class TuningProblem(RunnableTask[AutotuneResult]):
         search = self.options.search
         if search == "auto":
             return search
-        from tiledsl.autotuner.search.own import factory_of
+        from tiledsl.autotuner.search import factory_of
 
         return factory_of(search) or search
 

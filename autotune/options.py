@@ -245,8 +245,8 @@ class TuneOptions(SharedOptions):
     search: str | Callable[..., Any] = option(
         "Searching", "auto",
         ("a name, or a function of a SearchSpace", lambda value: isinstance(value, str) or callable(value)),
-        """how configurations are chosen: "auto", "exhaustive", "model", "random", a name that register_search was
-        given, or a function as it takes one.""",
+        """how configurations are chosen: the name of a strategy ("auto", or another of docs/tuning.md), one that
+        register_search was given, or a function as it takes one.""",
     )
     seed_configs: Sequence[Mapping[str, Any]] = option(
         "Searching", (), of_type(tuple, "a list of dicts such as {'block_M': 64}"),

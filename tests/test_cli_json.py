@@ -30,6 +30,9 @@ def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.
         yield from leaves(each, f"{name} {word}".strip())
 
 
+COMMANDS = dict(leaves(main))
+
+
 def of(*words: object, status: int = 0) -> dict[str, Any]:
     """The object of a command, which ends with this status."""
     ended = tiledsl(*words)
@@ -38,7 +41,7 @@ def of(*words: object, status: int = 0) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(lines[0])
     assert list(answer) == ["schema", "command", "status", "error", "data"]
     assert (answer["schema"], answer["status"], ended.exit_code) == (1, status, status), answer
-    assert set(answer["data"]) == set(report.FIELDS.get(answer["command"], answer["data"]))
+    assert set(answer["data"]) == set(report.fields_of(COMMANDS.get(answer["command"], main)))
     if answer["error"] is not None:
         assert list(answer["error"]) == ["kind", "code", "message", *PLACE, "notes", "text"]
     return answer
@@ -62,14 +65,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_command_has_it_and_is_documented() -> None:
-    found = dict(leaves(main))
-    assert set(found) == set(report.FIELDS)
     rows = dict(re.findall(r"^\| `([\w ]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
-    assert set(rows) == set(found)
-    for name, command in found.items():
+    assert set(rows) == set(COMMANDS), "docs/cli.md: the table of --json has a row for each command"
+    for name, command in COMMANDS.items():
         options = [option for each in command.params for option in each.opts]
         assert options.count("--json") == 1, name
-        assert all(f"`{field}`" in rows[name] for field in report.FIELDS[name]), name
+        missing = [field for field in report.fields_of(command) if f"`{field}`" not in rows[name]]
+        assert not missing, f"docs/cli.md: the row of {name} says nothing of {missing}"
     assert f"`schema`: {report.SCHEMA}." in PAGE.read_text()
 
 
@@ -168,7 +170,7 @@ def test_a_script_keeps_its_options_and_what_it_prints(tmp_path: Path) -> None:
     assert tiledsl("run", script, "--json").stdout.splitlines()[0] == "said"
 
 
-def test_a_command_that_says_nothing_of_its_own_has_its_text() -> None:
+def test_a_command_that_says_nothing_of_its_own_has_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     @click.command()
     @click.argument("word")
     def echoed(word: str) -> None:
@@ -176,8 +178,15 @@ def test_a_command_that_says_nothing_of_its_own_has_its_text() -> None:
 
     group = type(main)("group", commands={"echoed": echoed})
     echoed.params.append(click.Option(["--json"], is_flag=True, expose_value=False))
-    assert report.wants_json(group, ["echoed", "ab", "--json"]) == (True, "echoed")
-    assert report.wants_json(group, ["echoed", "--", "--json"]) == (False, "echoed")
+    assert report.wants_json(group, ["echoed", "--", "--json"]) == (False, "echoed", ("text",))
+    with pytest.raises(SystemExit):
+        group.main(["echoed", "ab", "--json"])
+    assert json.loads(capsys.readouterr().out)["data"] == {"text": "abab\n"}
+
+
+def test_what_a_command_gives_is_named_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.run_in_json(lambda: report.give(a=1, b=2), "x", ("a",)) == 1
+    assert "x gives 'b': name it in @gives of the command, and in docs/cli.md" in capsys.readouterr().out
 
 
 def test_what_is_no_number_is_null() -> None:

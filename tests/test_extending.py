@@ -15,17 +15,21 @@ from tests.support import forked
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 SECTIONS = {text.split("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
-FOLDERS = ("autotune", "docs", "passes", "tests", "tiledsl")
+FOLDERS = ("autotune", "docs", "examples", "passes", "tests", "tiledsl")
 # Those of the house's tests that a new name, record or pass is of interest to.
 HOUSE = """
 tests/test_imports.py::test_all_names_of_the_language_are_there tests/test_layers.py
 tests/language/test_docstrings.py::test_a_function_says_what_it_takes[lerp]
 tests/language/test_docstrings.py::test_a_wrong_argument_is_an_error_that_is_documented[erfc]
+tests/language/test_docstrings.py::test_a_result_has_the_type_that_its_docstring_says
 tests/language/test_docstring_examples.py::test_the_example_gives_what_it_says[lerp]
 tests/language/test_docstring_examples.py::test_the_example_gives_what_it_says[erfc]
 tests/dialects/test_math_functions.py::test_numpy_and_python_agree[erfc]
 tests/dialects/test_math_functions.py::test_triton_has_it[erfc]
-tests/test_docs.py::test_the_table_of_passes_is_the_pipeline
+tests/dialects/test_math_functions.py::test_the_language_has_what_python_computes
+tests/language/test_values.py::test_functions
+tests/autotune/test_own_search.py tests/autotune/test_search.py::test_no_configuration_is_asked_for_twice_but_by_halving
+tests/test_cli_json.py tests/test_docs.py::test_the_table_of_passes_is_the_pipeline
 """
 
 
@@ -39,13 +43,14 @@ def blocks(text: str) -> list[tuple[str, str, str]]:
     return made
 
 
-def apply(diff: str, text: str) -> str:
-    """The text with the lines in place of those that the diff's other lines are."""
+def apply(diff: str, text: str, path: str = "") -> str:
+    """The text of a file with the lines in place of those that the diff's other lines are."""
     lines = diff.splitlines(keepends=True)
     assert all(line[0] in " +-" for line in lines)
     before = "".join(line[1:] for line in lines if line[0] != "+")
     after = "".join(line[1:] for line in lines if line[0] != "-")
-    assert ("\n" + text).count("\n" + before) == 1, f"not there, or more than once:\n{before}"
+    count = ("\n" + text).count("\n" + before)
+    assert count == 1, f"docs/extending.md patches {path}: bring its block up to date; {count} times there is\n{before}"
     return ("\n" + text).replace("\n" + before, "\n" + after)[1:]
 
 
@@ -69,8 +74,8 @@ def test_the_table_names_the_files(name: str) -> None:
 def test_a_change_must_have_one_place() -> None:
     assert apply(" b\n+c\n", "a\nb\n") == "a\nb\nc\n" and apply("-b\n+c\n", "a\nb\n") == "a\nc\n"
     for text in ("a\n", "b\na\nb\n", "ab\n"):
-        with pytest.raises(AssertionError, match="not there, or more than once"):
-            apply(" b\n+c\n", text)
+        with pytest.raises(AssertionError, match=r"patches f: bring its block up to date; [02] times there is"):
+            apply(" b\n+c\n", text, "f")
 
 
 def test_the_additions_work(tmp_path: Path, parse_table: Path) -> None:
@@ -86,7 +91,7 @@ def test_the_additions_work(tmp_path: Path, parse_table: Path) -> None:
             file.write_text(text, encoding="utf-8")
             written += [path] if path.startswith("tests/") else []
         else:
-            file.write_text(apply(text, file.read_text(encoding="utf-8")), encoding="utf-8")
+            file.write_text(apply(text, file.read_text(encoding="utf-8"), path), encoding="utf-8")
     assert len(written) == len(SECTIONS) == 5
     done = forked.run(
         ["-m", "pytest", "-q", "-p", "no:cacheprovider", *written, *HOUSE.split()],

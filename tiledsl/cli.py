@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, verify, explain, compile, opt, passes, run, beside, tune, tuned, cache, doctor.
+"""The command `tiledsl`. A new one is a module of its own, added at the end; those here share options or load much.
 
 Status 0: done. 1: a mistake in a program, a file or a value, or a check that fails. 2: a mistake in the options.
 """
@@ -18,7 +18,7 @@ import click
 
 from tiledsl.commands.cache import cache
 from tiledsl.commands.completion import completion
-from tiledsl.commands.report import give, in_json, run_in_json, wants_json
+from tiledsl.commands.report import give, gives, in_json, run_in_json, wants_json
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import PassFailure, TileError, on_command_line
@@ -69,11 +69,11 @@ class _Commands(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         given = sys.argv[1:] if args is None else list(args)
-        as_json, name = wants_json(self, given)
+        as_json, name, fields = wants_json(self, given)
         if not as_json:
             return super().main(given, *rest, **options)
         run = partial(super().main, given, *rest, **{**options, "standalone_mode": False})
-        sys.exit(run_in_json(run, name))
+        sys.exit(run_in_json(run, name, fields))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -82,6 +82,7 @@ def main() -> None:
     """Look into tile programs, run pipelines over their IR, run TileLang scripts, and check this machine."""
 
 
+@gives("function", "target", "emit", "text", "files", "remarks")
 @main.command()
 @click.argument("program", metavar="FILE[:FUNCTION]")
 @_value
@@ -149,6 +150,7 @@ def lower(
     _write(text, output)
 
 
+@gives("certificate", "file")
 @main.command()
 @click.argument("program", metavar="FILE[:FUNCTION]")
 @_value
@@ -178,6 +180,20 @@ def verify(
     sys.exit(0 if certificate.ok else 1)
 
 
+@gives(
+    "kernel",
+    "target",
+    "passes",
+    "accesses",
+    "launches",
+    "milliseconds",
+    "estimated_for",
+    "resources",
+    "remarks",
+    "advice",
+    "mistakes",
+    "operation",
+)
 @main.command()
 @click.argument("program", metavar="[FILE[:FUNCTION] | EXAMPLE | CODE | OPERATION]", default="")
 @_value
@@ -209,6 +225,7 @@ def explain(
     click.echo(explaining.show(request, compiles))
 
 
+@gives("emit", "text", "file", "resources")
 @main.command("compile")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default what its JSON file says.")
@@ -235,6 +252,7 @@ def compile_level(file: Path, target: str | None, emit: str, options: tuple[str,
         _write_bytes(made, output)
 
 
+@gives("text", "file", "milliseconds")
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-p", "--passes", "spec", required=True, metavar="SPEC", help="a,b{option=value},c")
@@ -255,6 +273,7 @@ def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, 
     _write(text, output)
 
 
+@gives("passes")
 @main.command()
 @click.argument("name", metavar="[PASS]", required=False)
 @_loads
@@ -265,6 +284,7 @@ def passes(name: str | None) -> None:
     show(name)
 
 
+@gives("script")
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -279,6 +299,7 @@ def run(script: Path, arguments: tuple[str, ...]) -> None:
     sys.exit(status)
 
 
+@gives("scripts", "summary", "file")
 @main.command()
 @click.argument("where", type=click.Path(path_type=Path), metavar="SCRIPT|FOLDER")
 @click.argument("arguments", nargs=-1)
@@ -307,6 +328,7 @@ def beside(
     sys.exit(command.beside(where, arguments, only, command.Plan(workers, timeout), output, seconds))
 
 
+@gives("findings")
 @main.command()
 def doctor() -> None:
     """Say what is installed, what works on this machine, and what does not. Status 1 if something needed is broken."""
@@ -315,8 +337,10 @@ def doctor() -> None:
     sys.exit(examine())
 
 
-for _command in (tune, tuned, cache, completion):
-    main.add_command(_command)
+main.add_command(cache)
+main.add_command(completion)
+main.add_command(tune)
+main.add_command(tuned)
 
 
 def _commands(command: click.Command) -> Iterator[click.Command]:

@@ -29,40 +29,6 @@ class SearchSpace:
 
 
 Factory = Callable[[SearchSpace], Any]
-_registered: dict[str, Factory] = {}
-BUILT_IN = ("auto", "exhaustive", "model", "random")
-
-
-def register_search(name: str, make: Factory) -> None:
-    """Make `search="name"` of @tiledsl.autotune a strategy of one's own; a second one of a name takes its place.
-
-    make: takes a SearchSpace and returns an object with two methods. `ask(n)` returns up to n indices of
-    configurations; an empty list means: tell me more first, or no more where nothing is outstanding. `tell(index,
-    value)` says what became of one: milliseconds, or what `objective` makes of its metrics, the less the better; None
-    for one that does not work or was left out. Of one that was asked for before, what is known is told again. An
-    attribute `done`, if there is one, ends the search when it is true.
-
-    TileError for a name that is none, or that a strategy of tiledsl has.
-    """
-    if not isinstance(name, str) or not name.isidentifier():
-        raise TileError(f"register_search: {name!r} is no name; use letters, digits and underscores")
-    if name in BUILT_IN:
-        raise TileError(f"register_search: {name!r} is a strategy of tiledsl's; take another name")
-    if not callable(make):
-        raise TileError(f"register_search: {name} is {make!r}; it must be a function of a SearchSpace")
-    _registered[name] = make
-
-
-def registered() -> tuple[str, ...]:
-    """The names of users' strategies."""
-    return tuple(_registered)
-
-
-def factory_of(search: Any) -> Factory | None:
-    """What makes the strategy that the option `search` names or is; None for one of tiledsl's, and for no strategy."""
-    if not isinstance(search, str):
-        return search if callable(search) else None
-    return _registered.get(search)
 
 
 class OwnSearch:

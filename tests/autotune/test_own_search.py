@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import sys
 import types
 from dataclasses import replace
@@ -18,16 +19,19 @@ from tests.autotune.programs import scale_program, twice
 from tests.autotune.test_search import RECORDINGS, Recording
 from tests.support.load_file import load_file
 from tiledsl.autotuner import AutotuneResult, SearchSpace, Trial, register_search, simulate
+from tiledsl.autotuner import search as searching
 from tiledsl.autotuner.engine import TuningProblem
-from tiledsl.autotuner.search import make_strategy, own
+from tiledsl.autotuner.search import STRATEGIES, make_strategy
 from tiledsl.errors import TileError
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tuning" / "optuna_search.py"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "tuning" / "optuna_search.py"
+TUNING = ROOT / "docs" / "tuning.md"
 
 
 @pytest.fixture(autouse=True)
 def _none_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_registered", {})
+    monkeypatch.setattr(searching, "_registered", {})
 
 
 class Climb:
@@ -154,8 +158,13 @@ def test_what_cannot_be_registered(name: str, make: Any, said: str) -> None:
 
 def test_names_that_are_registered_are_listed() -> None:
     register_search("mine", Climb)
-    with pytest.raises(TileError, match=r"no search 'yours'\n  note: there are auto, exhaustive, model, random, mine$"):
+    with pytest.raises(TileError, match=rf"no search 'yours'\n  note: there are {', '.join(STRATEGIES)}, mine$"):
         make_strategy("yours", 4, range(4))
+
+
+def test_the_manual_has_the_strategies() -> None:
+    rows = re.findall(r'^\| `"(\w+)"` \|', TUNING.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [*STRATEGIES], "docs/tuning.md: the table of `search=` has a row for each of STRATEGIES, in order"
 
 
 def problem(search: Any) -> TuningProblem:
@@ -179,11 +188,9 @@ def test_the_code_behind_a_name_decides_what_is_remembered() -> None:
 def test_a_tuning_asks_it(timer: Any) -> None:
     timed = timer(lambda config: abs(config["block"] - 32) + 1.0)
     strategies: list[Climb] = []
-    register_search("climb", lambda space: strategies.append(Climb(space)) or strategies[-1])
+    register_search("mine", lambda space: strategies.append(Climb(space)) or strategies[-1])
     configs = [{"block": block} for block in (8, 16, 32, 64, 128)]
-    tune = tiledsl.autotune(
-        configs=configs, ref_prog=twice, search="climb", max_trials=3, isolate=False, progress=False
-    )
+    tune = tiledsl.autotune(configs=configs, ref_prog=twice, search="mine", max_trials=3, isolate=False, progress=False)
     result = tune(tiledsl.jit(out_idx=-1)(scale))(64)
     told = {index: value for index, value in strategies[0].told if value is not None}
     tried = {index for index, trial in enumerate(result.trials) if trial.ok}

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiledsl.autotuner.search import Strategy, make_strategy
+from tiledsl.autotuner.search import STRATEGIES, Strategy, make_strategy
 from tiledsl.autotuner.search.model_order import ModelOrder, Neighbours
 from tiledsl.errors import TileError
 
@@ -223,7 +223,7 @@ def test_if_nothing_works_the_search_goes_on_along_the_order() -> None:
 def test_no_configuration_is_asked_for_twice_but_by_halving(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))
     order = data.draw(st.permutations(range(size)))[: data.draw(st.integers(1, size))]
-    name = data.draw(st.sampled_from(["auto", "exhaustive", "model", "random"]))
+    name = data.draw(st.sampled_from([*STRATEGIES]))
     budget = data.draw(st.none() | st.integers(1, 50))
     configs = [{"x": index % 7, "y": index // 7} for index in range(size)]
     strategy = make_strategy(name, size, order, budget, 0, configs)

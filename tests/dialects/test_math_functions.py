@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tiledsl.language.names import NAMES
 from tiledsl.legality import verdict
 from tiledsl.math_functions import MATH_FUNCTIONS, MathFunction
 from tiledsl.passes import legalize_arith
@@ -62,8 +63,17 @@ def test_its_facts_hold(record: MathFunction) -> None:
 
 def test_what_is_written_in_other_terms_has_a_rule() -> None:
     spelt_out = {name for name, each in MATH_FUNCTIONS.items() if each.spelt_out}
-    assert spelt_out == {*legalize_arith._SPELT_OUT, "clamp"}
-    assert {name for name, each in MATH_FUNCTIONS.items() if each.instead} == {*dtypes._WHERE_MISSING}
+    assert spelt_out == {*legalize_arith._SPELT_OUT, "clamp"}, (
+        "each record with `spelt_out` has a rule in _SPELT_OUT, passes/legalize_arith/__init__.py, and no other has"
+    )
+    assert {name for name, each in MATH_FUNCTIONS.items() if each.instead} == {*dtypes._WHERE_MISSING}, (
+        "each record with `instead` has a rule in _WHERE_MISSING, passes/legalize_arith/dtypes.py, and no other has"
+    )
+
+
+def test_the_language_has_what_python_computes() -> None:
+    missing = [name for name, each in MATH_FUNCTIONS.items() if each.host is not None and name not in NAMES]
+    assert not missing, f"each record with `host` is a function of T: write one for {missing} in language/names.py"
 
 
 def test_errors_of_python_are_nan_and_infinity() -> None:

@@ -59,6 +59,7 @@ def test_insert_move_detach_and_erase() -> None:
         region.insert(op)
     region.insert(two, three)
     assert names(region) == [1, 2, 3]
+    assert one.next is two and three.next is None and func(region).next is None
     three.move_before(one)
     assert names(region) == [3, 1, 2] and region.first is three and region.last is two
     assert one.detach().parent is None

@@ -129,6 +129,7 @@ def wrap(line: str) -> str:
         ("%x = tile.alloc : buffer<4>", "not a buffer type", 21),
         ("%x = tile.alloc : tensor<4xfloat99>", "no element type", 21),
         ("tile.parallel {extents = (4,)} (%i int32) { }", "expected ':'", 38),
+        ("scf.if %n { scf.yield %n } { }", "after a result (lists of operands are written [%a, %b]) but found '}'", 28),
     ],
 )
 def test_errors_have_their_place(line: str, message: str, column: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -79,6 +80,33 @@ def test_a_wrong_argument_is_an_error_that_is_documented(name: str) -> None:
     assert outcomes()[name] in (None, TileError)
     if outcomes()[name] is TileError:
         assert "TileError" in (inspect.getdoc(FUNCTIONS[name]) or "")
+
+
+def test_a_result_has_the_type_that_its_docstring_says() -> None:
+    """Of arguments of two types, where the function takes them."""
+    claim = re.compile(r"\b(?:its|their) (?:common )?(float )?type\b|gives a bool")
+    claims = {name: claim.search((inspect.getdoc(each) or "").split("Raises")[0]) for name, each in FUNCTIONS.items()}
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def probe(x: Any) -> None:
+        for narrow, wide in (("int16", "int32"), ("float16", "float32"), ("float32", "float64")):
+            for name, said in claims.items():
+                arguments = [T.cast(x, narrow), T.cast(x, wide), T.cast(x, wide)][: len(required(FUNCTIONS[name]))]
+                if said is None or (name.startswith("ieee_") and wide == "int32"):
+                    continue
+                dtype = "float32" if said[1] and wide == "int32" else arguments[-1].dtype
+                with contextlib.suppress(TileError):
+                    made = FUNCTIONS[name](*arguments)
+                    found[name, wide] = made.dtype, "bool" if said[0] == "gives a bool" else dtype
+
+    @T.prim_func
+    def program(A: T.Tensor((8,), "float64")):
+        with T.Kernel(1):
+            probe(A[0])
+            A[0] = 1.0
+
+    assert program.func is not None
+    assert len(found) > 100 and {key: pair for key, pair in found.items() if len(set(pair)) > 1} == {}
 
 
 def test_the_probe_sees_errors() -> None:

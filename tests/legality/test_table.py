@@ -100,7 +100,11 @@ def test_what_hip_lacks_depends_on_the_version(version: str, request: pytest.Fix
         if not record.spelling.startswith("libdevice.") or record.spelt_out:
             continue
         has = legality.verdict(operation, (dtype,), "hip", "gfx942", number).is_native
-        assert has == (f"def {record.library_name}(" in library), (operation, number)
+        is_there = f"def {record.library_name}(" in library
+        assert has == is_there, (
+            f"Triton {number} {'has' if is_there else 'lacks'} {record.library_name} in language/extra/hip/libdevice.py"
+            f": {operation}'s `lacking` in math_functions.py is to say so, and `instead` what is written there"
+        )
         if record.lacking:
             without_version = legality.verdict(operation, (dtype,), "hip", "gfx942")
             assert not without_version.is_native  # what is emitted suits all versions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiledsl.commands.report import give, in_json
+from tiledsl.commands.report import give, gives, in_json
 from tiledsl.commands.table import print_table, printable
 from tiledsl.errors import TileError
 from tiledsl.settings import current
@@ -26,6 +26,7 @@ def cache() -> None:
     """List, show, compare, explain and clear what the autotuner remembers."""
 
 
+@gives("entries")
 @cache.command("list")
 @click.argument("kernel", required=False)
 def list_(kernel: str | None) -> None:
@@ -56,6 +57,7 @@ def list_(kernel: str | None) -> None:
         click.echo(f"nothing is remembered in {current().cache_dir / 'autotune'}")
 
 
+@gives("kernel", "key", "folder", "fields", "result", "trials")
 @cache.command()
 @click.argument("name", metavar="KERNEL[/KEY]")
 @click.option("--all", "everything", is_flag=True, help=f"Every trial, not just the first {_MOST_TRIALS}.")
@@ -86,6 +88,7 @@ def show(name: str, everything: bool) -> None:
         click.echo(f"and {len(trials) - len(rows)} more; --all shows them")
 
 
+@gives("problems", "rows")
 @cache.command()
 @click.argument("kernel")
 @click.option("--csv", "path", type=click.Path(dir_okay=False), metavar="FILE", help="Write all rows there, in ms.")
@@ -158,6 +161,7 @@ def _say(text: str) -> None:
     click.echo(printable(text, keep="\n"))
 
 
+@gives("deleted")
 @cache.command()
 @click.argument("name", metavar="[KERNEL[/KEY]]", required=False)
 @click.option(

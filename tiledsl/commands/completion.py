@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from tiledsl.commands.report import give
+from tiledsl.commands.report import give, gives
 
 _VARIABLE = "_TILEDSL_COMPLETE"  # by which click is asked for completions
 
 
+@gives("shell", "text")
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context

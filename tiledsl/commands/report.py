@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,51 +19,30 @@ from tiledsl.errors import PassFailure, TileError
 from tiledsl.location import UNKNOWN, Loc
 
 SCHEMA = 1
-# What `data` has for each command, null where a run does not say it. A new name leaves SCHEMA as it is; another meaning
-# of a name, or one that is gone, does not.
-FIELDS: dict[str, tuple[str, ...]] = {
-    "lower": ("function", "target", "emit", "text", "files", "remarks"),
-    "verify": ("certificate", "file"),
-    "explain": (
-        "kernel",
-        "target",
-        "passes",
-        "accesses",
-        "launches",
-        "milliseconds",
-        "estimated_for",
-        "resources",
-        "remarks",
-        "advice",
-        "mistakes",
-        "operation",
-    ),
-    "compile": ("emit", "text", "file", "resources"),
-    "opt": ("text", "file", "milliseconds"),
-    "passes": ("passes",),
-    "run": ("script",),
-    "beside": ("scripts", "summary", "file"),
-    "tune": ("file", "calls", "interrupted"),
-    "tuned list": ("entries",),
-    "tuned table": ("tables",),
-    "tuned check": ("files", "problems"),
-    "tuned compare": ("file", "entries", "passes"),
-    "tuned merge": ("file", "entries", "read"),
-    "tuned import": ("file", "entries", "read"),
-    "tuned export": ("files",),
-    "cache list": ("entries",),
-    "cache show": ("kernel", "key", "folder", "fields", "result", "trials"),
-    "cache table": ("problems", "rows"),
-    "cache explain": ("text",),
-    "cache clear": ("deleted",),
-    "completion": ("shell", "text"),
-    "doctor": ("findings",),
-}
+_C = TypeVar("_C", bound=click.Command)
+_PRINTED = ("text",)
+_fields: dict[click.Command, tuple[str, ...]] = {}
+
+
+def gives(*names: str) -> Callable[[_C], _C]:
+    """Decorator of a command: what `data` has of it, null where a run does not say it. Without it, what it prints:
+    `text`. A new name leaves SCHEMA as it is; another meaning of a name, or one that is gone, does not."""
+
+    def noted(command: _C) -> _C:
+        _fields[command] = names
+        return command
+
+    return noted
+
+
+def fields_of(command: click.Command) -> tuple[str, ...]:
+    return _fields.get(command, _PRINTED)
 
 
 @dataclass
 class _Report:
     command: str
+    fields: tuple[str, ...]
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -76,25 +55,26 @@ def in_json() -> bool:
 
 
 def give(**values: Any) -> None:
-    """Say what `data` has of this command, by the names in FIELDS; of a list that is given again, more of it. Without
-    --json nothing comes of it."""
+    """Say what `data` has of this command, by the names in its @gives; of a list that is given again, more of it.
+    Without --json nothing comes of it."""
     report = _current.get()
     if report is None:
         return
-    unknown = [name for name in values if name not in FIELDS.get(report.command, values)]
-    assert not unknown, f"{report.command} gives {unknown[0]}, which is not in FIELDS"
+    unknown = [name for name in values if name not in report.fields]
+    assert not unknown, f"{report.command} gives {unknown[0]!r}: name it in @gives of the command, and in docs/cli.md"
     for name, value in values.items():
         known = report.data.get(name)
         report.data[name] = [*known, *value] if isinstance(known, list) and isinstance(value, list) else value
 
 
-def wants_json(group: click.Group, words: Sequence[str]) -> tuple[bool, str]:
-    """Whether the words of a command line have --json, and which command they call. What follows a script is its own.
+def wants_json(group: click.Group, words: Sequence[str]) -> tuple[bool, str, tuple[str, ...]]:
+    """Whether the words of a command line have --json, which command they call, and what `data` has of it. What follows
+    a script is its own.
 
     Told before anything is parsed, so that mistakes in options are JSON, too.
     """
     in_json, name = False, ""
-    command: click.Command | None = group
+    command: click.Command = group
     for word in words:
         if word == "--" or (name == "run" and not word.startswith("-")):
             break
@@ -102,13 +82,13 @@ def wants_json(group: click.Group, words: Sequence[str]) -> tuple[bool, str]:
         if isinstance(command, click.Group) and word in command.commands:
             command = command.commands[word]
             name = f"{name} {word}".strip()
-    return in_json, name
+    return in_json, name, fields_of(command)
 
 
-def run_in_json(run: Callable[[], Any], name: str) -> int:
+def run_in_json(run: Callable[[], Any], name: str, fields: tuple[str, ...]) -> int:
     """Run a command, print its object, and return its status. What it prints goes nowhere; a script's goes to
     stderr."""
-    report, text = _Report(name), io.StringIO()
+    report, text = _Report(name, fields), io.StringIO()
     token = _current.set(report)
     error: dict[str, Any] | None = None
     try:
@@ -116,10 +96,9 @@ def run_in_json(run: Callable[[], Any], name: str) -> int:
             status, error = _ended(run)
     finally:
         _current.reset(token)
-    fields = FIELDS.get(name)
-    if fields is None:  # a command that says nothing but what it prints
-        report.data.setdefault("text", text.getvalue())
-    data = {**dict.fromkeys(fields or ()), **report.data}
+    if fields == _PRINTED:
+        report.data.setdefault("text", text.getvalue() or None)
+    data = {**dict.fromkeys(fields), **report.data}
     envelope = {"schema": SCHEMA, "command": name, "status": status, "error": error, "data": plain(data)}
     sys.stdout.write(json.dumps(envelope, allow_nan=False) + "\n")
     sys.stdout.flush()

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from tiledsl.commands.report import give
+from tiledsl.commands.report import give, gives
 from tiledsl.errors import TileError
 
 
+@gives("file", "calls", "interrupted")
 @click.command()
 @click.argument("program", metavar="FILE.py:FUNCTION")
 @click.option("--shapes", "files", multiple=True, type=click.Path(path_type=Path), help="Calls, as CSV or JSON.")

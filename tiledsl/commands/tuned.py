@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiledsl.commands.report import give
+from tiledsl.commands.report import give, gives
 from tiledsl.commands.table import print_table, printable
 from tiledsl.errors import TileError
 from tiledsl.files import write_output, writing
@@ -26,6 +26,7 @@ def tuned() -> None:
     """List, check, compare and merge files of tuned configurations, which `tiledsl tune` writes."""
 
 
+@gives("entries")
 @tuned.command("list")
 @_PATHS
 def list_(paths: tuple[Path, ...]) -> None:
@@ -52,6 +53,7 @@ def list_(paths: tuple[Path, ...]) -> None:
     print_table(heads, rows, "llllrrrl")
 
 
+@gives("tables")
 @tuned.command()
 @_PATHS
 @click.option("--csv", "csv", type=click.Path(path_type=Path), default=None, help="Write the table here as CSV.")
@@ -86,6 +88,7 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
                 write_output(csv, content.encode())
 
 
+@gives("files", "problems")
 @tuned.command()
 @_PATHS
 @_PROGRAM
@@ -112,6 +115,7 @@ def check(paths: tuple[Path, ...], program: str | None, allow_stale: bool) -> No
         raise click.exceptions.Exit(1)
 
 
+@gives("file", "entries", "passes")
 @tuned.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--program", required=True, metavar="FILE.py:FUNCTION", help="The function that it is of.")
@@ -151,6 +155,7 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
         raise click.exceptions.Exit(1)
 
 
+@gives("file", "entries", "read")
 @tuned.command()
 @click.argument("output", metavar="OUTPUT", type=click.Path(path_type=Path))
 @_PATHS
@@ -179,6 +184,7 @@ _FORMAT = click.option("--format", "format", default=None, help="aiter, aiter-cs
 _RENAME = click.option("--rename", "names", multiple=True, metavar="OLD=NEW", help="Another name of a value.")
 
 
+@gives("file", "entries", "read")
 @tuned.command("import")
 @_PATHS
 @click.option("--program", required=True, metavar="FILE.py:FUNCTION", help="The function that takes them.")
@@ -230,6 +236,7 @@ def import_(
     click.echo(f"{into}: {len(after.entries)} entries, after {read} of {len(paths)} files")
 
 
+@gives("files")
 @tuned.command("export")
 @_PATHS
 @click.option("--format", "format", required=True, type=click.Choice(["aiter", "aiter-csv", "moe", "t4"]))

@@ -352,9 +352,8 @@ class Operation:
 
     @property
     def next(self) -> Operation | None:
-        """The operation after this one in its region."""
-        assert self.parent is not None, f"{self.name} stands in no region"
-        return next(iter(self.parent.ops[self.parent.index(self) + 1 :]), None)
+        """The operation after this one in its region; None for the last, and for a root."""
+        return next(iter(self.parent.ops[self.parent.index(self) + 1 :]), None) if self.parent is not None else None
 
     def walk(self) -> Iterator[Operation]:
         """This operation and all nested ones, as of now."""

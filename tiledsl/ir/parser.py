@@ -82,12 +82,12 @@ class Parser:
         self.index += 1
         return self.peek(-1)
 
-    def items(self, close: str) -> Iterator[None]:
-        """One step for each item of a list that commas part and `close` ends."""
+    def items(self, close: str, what: str = "','") -> Iterator[None]:
+        """One step for each item of a list that commas part and `close` ends. what: is expected after an item."""
         while not self.accept(close):
             yield
-            if self.peek() != close:
-                self.expect(",")
+            if self.peek() != close and not self.accept(","):
+                raise self.wanted(what)
 
     def read(self) -> Operation:
         """The operation that the text describes. Raises TileError with the place of a mistake."""
@@ -114,7 +114,8 @@ class Parser:
         return self.operation()
 
     def operation(self) -> Operation:
-        names = [self.take("value", "a value") for _ in self.items("=")] if self.kind() == "value" else []
+        results = "',' or '=' after a result (lists of operands are written [%a, %b])"
+        names = [self.take("value", "a value") for _ in self.items("=", results)] if self.kind() == "value" else []
         start = self.tokens[self.index]
         name = self.take("word", "an operation")
         op_type = self.known(name, start)

@@ -30,11 +30,42 @@ from tiledsl.language.expression import (
 from tiledsl.math_functions import MATH_FUNCTIONS, MathFunction
 
 __all__ = [
-    "And", "Cast", "Not", "Or", "Select", "abs", "align_up", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cdiv", "ceildiv", "clamp", "div", "floordiv", "floormod", "if_then_else", "index_to_coordinates",
-    "infinity", "likely", "max", "max_value", "min", "min_value", "pow", "power", "reinterpret", "round", "shift_left",
-    "shift_right", "truncdiv", "truncmod",
-]  # fmt: skip
+    "And",
+    "Cast",
+    "Not",
+    "Or",
+    "Select",
+    "abs",
+    "align_up",
+    "all",
+    "any",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
+    "cdiv",
+    "ceildiv",
+    "clamp",
+    "div",
+    "floordiv",
+    "floormod",
+    "if_then_else",
+    "index_to_coordinates",
+    "infinity",
+    "likely",
+    "max",
+    "max_value",
+    "min",
+    "min_value",
+    "pow",
+    "power",
+    "reinterpret",
+    "round",
+    "shift_left",
+    "shift_right",
+    "truncdiv",
+    "truncmod",
+]
 
 
 def math_function(name: str) -> Callable[..., Any]:

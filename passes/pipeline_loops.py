@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.analysis.dependence import ancestors, reached, stripped
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.loops import trip_count
-from tiledsl.analysis.product_loops import is_read_both_ways, is_read_in_place, outlasts_iteration
+from tiledsl.analysis.product_loops import WARPGROUP, is_read_both_ways, is_read_in_place, outlasts_iteration
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -92,9 +92,10 @@ class PipelineLoops(Pass):
                     if policy:
                         op.set_attribute("eviction", policy)
             if getattr(program.target, "kind", "") == "cuda" and program.target.arch >= MEASURED_ARCH:
-                launched = dict(kernel.options).get("num_stages") or 1
+                hints: dict[str, Any] = dict(kernel.options)
+                depth, threads = hints.get("num_stages") or 1, 32 * (hints.get("num_warps") or 0) or kernel.threads
                 for loop in of_kinds(kernel.walk(), scf.ForOp):
-                    if (loop.num_stages or launched) > 1:
+                    if (loop.num_stages or depth) > 1 and threads >= WARPGROUP:
                         _load_apart(loop, kernel, program.target)
 
 

@@ -145,6 +145,7 @@ def main(A: T.Tensor((128, 1024), "float16"), B: T.Tensor((256, 1024), "float16"
         ("cuda:90", 64, 1, "", 1),  # not loaded ahead
         ("cuda:80", 64, 2, "", 1),  # no asynchronous products
         ("cuda:90", 32, 2, "", 1),
+        ("cuda:90 with 64 threads", 64, 2, "", 1),
         ("cuda:90", 64, 2, "for i, j in T.Parallel(64, 64): c[i, j] *= 2", 1),  # waits for the product
         ("cuda:90", 64, 2, "T.gemm(a, a, c)", 2),  # adds to it
         ("cuda:90", 64, 2, "for i, j in T.Parallel(64, 64): d[i, j] += c[i, j]", 1),
@@ -156,7 +157,7 @@ def test_tiles_that_are_multiplied_and_computed_with_are_loaded_twice(
     text = """
 @T.prim_func
 def main(A: T.Tensor((ROWS, 512), "float16"), B: T.Tensor((64, 512), "float16"), C: T.Tensor((ROWS, 64), "float32")):
-    with T.Kernel(1, threads=128):
+    with T.Kernel(1, threads=THREADS):
         a, b = T.alloc_shared((ROWS, 64), "float16"), T.alloc_shared((64, 64), "float16")
         c, d = T.alloc_fragment((ROWS, 64), "float32"), T.alloc_fragment((64, 64), "float32")
         T.clear(c)
@@ -171,7 +172,13 @@ def main(A: T.Tensor((ROWS, 512), "float16"), B: T.Tensor((64, 512), "float16"),
         for i, j in T.Parallel(ROWS, 64):
             C[i, j] = c[i, j] + d[i % 64, j]
 """
-    for name, value in {"ROWS": rows, "STAGES": stages, "AFTER": after or "pass"}.items():
+    target, _, few = target.partition(" with ")
+    for name, value in {
+        "ROWS": rows,
+        "STAGES": stages,
+        "AFTER": after or "pass",
+        "THREADS": 64 if few else 128,
+    }.items():
         text = text.replace(name, str(value))
     for mode in ("pointer", "auto", "tma")[: 3 if (target, rows) == ("cuda:90", 64) else 1]:
         kernel = tiledsl.compile(tiledsl.parse(text), target=target, pass_configs={"select-access.mode": mode})

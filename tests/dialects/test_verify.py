@@ -117,6 +117,22 @@ REFUSED = [
     ('triton.launch [%i], [%S] {sym_name = "k"} { scf.yield }', "1 arguments for 0"),
     ("%x = triton.addptr %f, %i : float32", "moved by"),
     ("%x = triton.addptr %p, %f : *float32", "moved by"),
+    ("%x = tile.load %G[%i, %i] : int32", "int32> is no element of float32"),
+    ("%x = tile.load %G[%i, %i] mask=%i : float32", "the mask is int32"),
+    ("%x = tile.load %G[%i, %i] other=%i : float32", "int32> is no element of float32"),
+    ("tile.store %f, %G[%i, %i] mask=%f", "the mask is float32"),
+    ('%x = tile.atomic %f, %G[%i, %i] {kind = "add"} : int32', "int32> is no element of float32"),
+    ('%x = tile.atomic %f, %G[%i, %i] {kind = "add"} : tensor<8x4xfloat32>', "the indices' shape ()"),
+    ('%x = tile.atomic %f, %G[%i, %i] mask=%i {kind = "add"} : float32', "the mask is int32"),
+    ("%x = triton.load %f : float32", "float32 is no pointer"),
+    ("%x = triton.load %p : int32", "int32> is no element of float32"),
+    ("%x = triton.load %p : tensor<8x4xfloat32>", "tensor<8x4xfloat32> through *float32"),
+    ("%x = triton.load %p mask=%i : float32", "the mask is int32"),
+    ("%x = triton.load %p other=%i : float32", "int32> is no element of float32"),
+    ("triton.store %f, %f", "float32 is no pointer"),
+    ("triton.store %p, %i", "int32> is no element of float32"),
+    ('%x = triton.atomic %p, %f {kind = "add"} : int32', "int32> is no element of float32"),
+    ('%x = triton.atomic %p, %i {kind = "add"} : float32', "int32> is no element of float32"),
 ]
 
 

@@ -399,6 +399,7 @@ class LoadOp(Operation):
         _indexed(self, self.buffer, self.indices)
         if self.out.shape != access_shape(self):
             raise ValueError(f"the result is {self.out.type}, the indices' shape {access_shape(self)}")
+        check_elements(self.buffer.dtype, self.mask, self.out, self.other)
 
 
 class StoreOp(Operation):
@@ -425,6 +426,7 @@ class StoreOp(Operation):
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
         if access_shape(self) is None:
             raise ValueError(f"value {self.value.type} does not go with the indices")
+        check_mask(self.mask)
 
 
 class LoadBlockOp(Operation):
@@ -496,7 +498,24 @@ class AtomicOp(Operation):
         _indexed(self, self.buffer, self.indices)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
+        if self.out.shape != access_shape(self):
+            raise ValueError(f"the result is {self.out.type}, the indices' shape {access_shape(self)}")
+        check_elements(self.buffer.dtype, self.mask, self.out)
         check_compare(self.kind, self.compare, self.value)
+
+
+def check_mask(mask: Value | None) -> None:
+    """ValueError for a mask of anything but bool."""
+    if mask is not None and mask.dtype != "bool":
+        raise ValueError(f"the mask is {mask.type}")
+
+
+def check_elements(dtype: str, mask: Value | None, *values: Value | None) -> None:
+    """ValueError where what is read or written, or stands for what the mask leaves out, is not of the memory's type."""
+    check_mask(mask)
+    for value in values:
+        if value is not None and value.dtype != dtype:
+            raise ValueError(f"{value!r} is no element of {dtype}")
 
 
 def check_compare(kind: str, compare: Value | None, value: Value) -> None:

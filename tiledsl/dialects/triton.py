@@ -121,6 +121,18 @@ class LoadOp(Operation):
     def infer(self) -> Sequence[Type]:
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
 
+    def verify(self) -> None:
+        check_pointer(self.pointer)
+        if self.out.shape != self.pointer.shape:
+            raise ValueError(f"{self.out.type} through {self.pointer.type}")
+        tile.check_elements(self.pointer.dtype[1:], self.mask, self.out, self.other)
+
+
+def check_pointer(pointer: Value) -> None:
+    """ValueError for what is no pointer."""
+    if not pointer.dtype.startswith("*"):
+        raise ValueError(f"{pointer.type} is no pointer")
+
 
 class StoreOp(Operation):
     """`*pointer = value` where the mask holds. Example: `triton.store %p, %x mask=%m`"""
@@ -132,6 +144,10 @@ class StoreOp(Operation):
     mask = optional(ScalarType, TensorType)
     cache = attr(str, "", tile.CACHE_HINTS)
     eviction = attr(str, "", tile.EVICTION_HINTS)
+
+    def verify(self) -> None:
+        check_pointer(self.pointer)
+        tile.check_elements(self.pointer.dtype[1:], self.mask, self.value)
 
 
 class LoadBlockOp(Operation):
@@ -197,4 +213,6 @@ class AtomicOp(Operation):
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
 
     def verify(self) -> None:
+        check_pointer(self.pointer)
+        tile.check_elements(self.pointer.dtype[1:], self.mask, self.out, self.value)
         tile.check_compare(self.kind, self.compare, self.value)

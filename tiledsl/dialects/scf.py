@@ -62,6 +62,7 @@ class ForOp(Operation):
         return self.body.terminator.operands
 
     def verify(self) -> None:
+        _same_types("bounds", [self.lower, self.upper, self.step], self.body.args[:1] * 3)
         _same_types("carried values", self.inits, self.body.args[1:])
         _same_types("yielded values", self.body.terminator.operands, self.body.args[1:])
         _same_types("results", self.results, self.body.args[1:])

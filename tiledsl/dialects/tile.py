@@ -214,6 +214,7 @@ class CopyOp(Operation):
                 raise ValueError(f"axes {axes} for a tile {self.shape} of {buffer.type}")
             if offsets and len(offsets) != rank:
                 raise ValueError(f"{len(offsets)} offsets for {buffer.type}")
+            _check_indices(offsets)
 
 
 class FillOp(Operation):
@@ -340,6 +341,8 @@ class ParallelOp(Operation):
     def verify(self) -> None:
         if len(self.body.args) != len(self.extents):
             raise ValueError(f"{len(self.body.args)} indices for extents {self.extents}")
+        if any(type(extent) is not int or extent < 0 for extent in self.extents):
+            raise ValueError(f"extents {self.extents}")
 
 
 class ReadOp(Operation):
@@ -579,6 +582,10 @@ def access_shape(op: LoadOp | StoreOp | AtomicOp) -> tuple[int, ...] | None:
 def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:
     if len(indices) != len(buffer_type(buffer).shape):
         raise ValueError(f"{len(indices)} indices for {buffer.type}")
+    _check_indices(indices)
+
+
+def _check_indices(indices: Sequence[Value]) -> None:
     for index in indices:
         if index.dtype not in ("int32", "int64"):
             raise ValueError(f"an index is {index.dtype}")

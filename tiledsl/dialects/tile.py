@@ -21,7 +21,7 @@ from tiledsl.formulas import checked, names_in
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
@@ -131,6 +131,7 @@ class KernelOp(Operation):
     def verify(self) -> None:
         if not 1 <= len(self.grid) <= 3 or len(self.body.args) != len(self.grid):
             raise ValueError(f"{len(self.grid)} grid dimensions and {len(self.body.args)} block indices")
+        _check_int32(*self.grid, *self.body.args)
         check_name(self.sym_name)
         check_options(self.options)
 
@@ -205,6 +206,7 @@ class CopyOp(Operation):
     safe_value = attr(float, 0.0)
 
     def verify(self) -> None:
+        _check_extents(self.shape)
         for buffer, offsets, axes in (
             (self.source, self.source_offsets, self.source_axes),
             (self.target, self.target_offsets, self.target_axes),
@@ -341,8 +343,8 @@ class ParallelOp(Operation):
     def verify(self) -> None:
         if len(self.body.args) != len(self.extents):
             raise ValueError(f"{len(self.body.args)} indices for extents {self.extents}")
-        if any(type(extent) is not int or extent < 0 for extent in self.extents):
-            raise ValueError(f"extents {self.extents}")
+        _check_extents(self.extents)
+        _check_int32(*self.body.args)
 
 
 class ReadOp(Operation):
@@ -577,6 +579,17 @@ def access_shape(op: LoadOp | StoreOp | AtomicOp) -> tuple[int, ...] | None:
     """The shape of the elements that an access moves; None if its operands do not go together."""
     others = (op.mask,) if isinstance(op, LoadOp) else (op.mask, op.value, getattr(op, "compare", None))
     return broadcast_shapes(*[each.shape for each in (*op.indices, *others) if each is not None])
+
+
+def _check_int32(*values: Value) -> None:
+    for value in values:
+        if value.type is not INT32:
+            raise ValueError(f"{value!r} is no int32")
+
+
+def _check_extents(extents: tuple[Any, ...]) -> None:
+    if any(type(extent) is not int or extent < 0 for extent in extents):
+        raise ValueError(f"extents {extents}")
 
 
 def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:

@@ -70,6 +70,8 @@ SNIPPETS = [
     "x = 1 # type: int\n\n\n\f\ny = 2",
     "",
     "\n# only a comment",
+    "\fx = 1\n",
+    "x = 1 \\\n\n",
 ]
 
 

@@ -106,11 +106,10 @@ class LineStructure(PostLex):
 
     def _first_indent(self) -> tuple[int, int]:
         match = _LEADING.match(self.text)
-        if match is None or not match.group():
-            return (0, 0)
-        if not self.keeps_indent:
+        widths = _widths(match.group() if match else "")
+        if match and widths[0] and not self.keeps_indent:
             raise TileError("the first line is indented", Loc(self.file, 1, 1, 1, match.end() + 1))
-        return _widths(match.group())
+        return widths
 
     def _change_level(self, newline: Token, indent: str, levels: list[tuple[int, int]]) -> Iterator[Token]:
         width, narrow = _widths(indent)

@@ -150,7 +150,9 @@ def _clean(text: str, file: str) -> str:
     if at >= 0:
         line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
         raise TileError("the text contains a null byte", Loc(file, line, column, line, column + 1))
-    return text.rstrip(" \t\f\n")
+    stripped = text.rstrip(" \t\f\n")
+    goes_on = stripped.endswith("\\") and text.count("\n", len(stripped)) > 1  # into a line with nothing
+    return stripped + "\n" * goes_on
 
 
 def _get_machine() -> _Machine:

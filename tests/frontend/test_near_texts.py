@@ -1,0 +1,105 @@
+"""Near misses of texts against Python: what is a program, its tree and places, and what an error says of its place."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from typing import Any
+
+import pytest
+
+from tests.frontend.comparison import from_python, from_tiledsl
+from tests.frontend.near_texts import near_misses
+from tests.frontend.test_parser import SNIPPETS
+from tiledsl.errors import TileError
+from tiledsl.frontend.parser import parse_module
+
+PARTS, EACH = 12, 160
+# What the parser leaves to those who read the tree, or to the program's place in a function.
+LATER = (
+    "outside loop", "not properly in loop", "outside function", "no binding for nonlocal", "nonlocal declaration",
+    "and nonlocal", "nonlocal and",
+)  # fmt: skip
+# What an error says could have stood there, as text that does.
+COULD_STAND = {
+    "an expression": "x", "a statement": "pass", "a name": "x", "an operator": "//", "the end of the line": "\n",
+    "an indented block": f"\n{' ' * 40}x",
+    **{f"'{word}'": word for word in (")", "]", "}", ":", ",", "in", ".", "=", "as", "else", "(", "def", "@", "import")},
+}  # fmt: skip
+
+
+def python_tree(text: str) -> Any:
+    """The tree that Python's parser makes; the message if it refuses the text."""
+    try:
+        compile(text, "near", "exec", dont_inherit=True)
+        return from_python(text)
+    except NotImplementedError:
+        return "a statement that the language does not have"
+    except (SyntaxError, ValueError) as error:
+        message = str(error)
+        later = any(each in message for each in LATER) and not re.search(r"\b(yield|class|await)\b", text)
+        return from_python(text) if later else message
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="A[*b] is of Python 3.11")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_python_agrees(part: int) -> None:
+    for text in near_misses(tuple(SNIPPETS), range(part * EACH, (part + 1) * EACH)):
+        check_syntax(text)
+
+
+def check_syntax(text: str) -> None:
+    if re.search(r"^[ \t]+\\$|\dx?as\b|\\\s*\Z", text, re.M):
+        return  # a line that counts as blank in Python, a number that ends with its letters, an end
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        python = python_tree(text)
+    formats = re.search("""[fF][rR]?['"]""", text)  # more is possible in them from Python 3.12 on
+    try:
+        tree = from_tiledsl(parse_module(text, "near.tile"))
+    except TileError as error:
+        refused = isinstance(python, str) or re.search("not part of|starred expression", error.message)
+        assert refused or formats, text
+        check_place(text, error)
+        check_expected(text, error)
+    else:
+        ends = re.search(r";[ \t]*(#.*)?$", text, re.M)  # Python counts that sign to the statement around
+        assert tree == python or (formats if isinstance(python, str) else ends), text
+
+
+def position(text: str, line: int, column: int) -> int:
+    """The offset of a place; it is one of the text, or right behind it."""
+    lines = text.split("\n")
+    assert 1 <= line <= len(lines) and 1 <= column <= len(lines[line - 1]) + 2, (line, column, text)
+    return sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+
+
+def check_place(text: str, error: TileError) -> None:
+    """The range is one of the text, and what the message quotes stands there."""
+    loc, message = error.loc, error.message
+    assert loc is not None and loc.file == "near.tile"
+    start, end = position(text, loc.line, loc.column), position(text, loc.end_line, loc.end_column)
+    assert start < end or start == end and "unexpected end of" in message, text
+    there = text[start:end]
+    quoted = re.match(r"(?:unexpected |the character |f-string: )?'(\S+?)'(?=;| (?:is|does|closes|was)|$)", message)
+    if quoted and "'as' inside" not in message:
+        word = quoted[1].removesuffix("...") if len(quoted[1]) == 30 else quoted[1]
+        assert there.startswith(word) and (there.endswith(word) or "\n" in there or len(word) < len(quoted[1])), text
+    for note in error.notes:
+        if isinstance(note, tuple):
+            (opener,), opened = re.findall(r"'(.)'", note[0]), note[1]
+            assert text[position(text, opened.line, opened.column)] == opener, text
+
+
+def check_expected(text: str, error: TileError) -> None:
+    """What could have stood there can: behind it the text goes on to the next mistake."""
+    assert error.loc is not None
+    before = text[: position(text, error.loc.line, error.loc.column)]
+    if "; expected " in error.message and "#" not in before.split("\n")[-1]:
+        gap = "\n" if "end of the text" in error.message else " " * bool(before.split("\n")[-1].strip())
+        said = error.message.partition("; expected ")[2]
+        for words in re.findall(r"'\S+'|(?:an?|the) [a-z ]+?(?=, | or |$)", said):
+            with pytest.raises(TileError) as caught:
+                parse_module(f"{before}{gap}{COULD_STAND[words]}$", "near.tile")
+            assert not caught.value.message.startswith("unexpected"), (text, words)

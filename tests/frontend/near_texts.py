@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import random
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ TOKEN = re.compile(
 )
 WORDS = tuple(
     "if elif else for while with def return raise assert global nonlocal pass break continue import from lambda not in "
-    "is and or as True False None x f T 0 1 2 -1 1.5 0x1f 'a' b'a' f'{x}' () [] {} ... : , . ; = == += ** * / @ -> := "
+    "is and or as True False None x f y 0 1 2 -1 1.5 0x1f 'a' b'a' f'{x}' () [] {} ... : , . ; = == += ** * / @ -> := "
     "( ) [ ] { } # \\ ! $ ? é ² \u00a0 \u200b \0 \f \t class yield await del async try match 3j 012 _ '''".split(" ")
 )
 
@@ -35,8 +36,7 @@ def near(text: str, seed: int, edits: int = 1, words: tuple[str, ...] = WORDS) -
 
 def _other_tokens(found: list[str], rng: random.Random, words: tuple[str, ...]) -> str:
     at = rng.choice([number for number, token in enumerate(found) if token.strip(" ")] or [0])
-    other = rng.choice([token for token in found if token.strip()] or [""])
-    kind = rng.randrange(6)
+    kind = rng.randrange(9)
     if kind == 0:
         del found[at]
     elif kind == 1:
@@ -45,12 +45,20 @@ def _other_tokens(found: list[str], rng: random.Random, words: tuple[str, ...]) 
         following = next((n for n in range(at + 1, len(found)) if found[n].strip()), at)
         found[at], found[following] = found[following], found[at]
     elif kind == 3:
-        found[at] = other
-    elif kind == 4:
         found[at] = rng.choice(words)
-    else:
-        found.insert(at, rng.choice(words))
+    elif kind == 4:
+        found.insert(at, f" {rng.choice(words)} ")
+    elif kind == 5:
+        found[at] = rng.choice(found)
+    else:  # a token of the same kind
+        found[at] = rng.choice([each for each in (*found, *words) if _kind(each) == _kind(found[at])] or [""])
     return "".join(found)
+
+
+def _kind(token: str) -> str:
+    if token.isidentifier():
+        return "keyword" if keyword.iskeyword(token) else "name"
+    return "bracket" if token in "()[]{}" else "string" if token[-1:] in "'\"" else re.sub(r"\d+", "0", token)[:1]
 
 
 def _other_lines(lines: list[str], rng: random.Random) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tests.frontend.comparison import from_python, from_tiledsl
+from tests.frontend.host import TooLong, function, in_python, while_built
+from tests.frontend.host_programs import HOST_PROGRAMS
 from tests.frontend.near_texts import near_misses
 from tests.frontend.test_parser import SNIPPETS
 from tiledsl.errors import TileError
 from tiledsl.frontend.parser import parse_module
 
-PARTS, EACH = 12, 160
+PARTS, EACH, FEW = 12, 160, 60
 # What the parser leaves to those who read the tree, or to the program's place in a function.
 LATER = (
     "outside loop", "not properly in loop", "outside function", "no binding for nonlocal", "nonlocal declaration",
@@ -25,8 +27,8 @@ LATER = (
 COULD_STAND = {
     "an expression": "x", "a statement": "pass", "a name": "x", "an operator": "//", "the end of the line": "\n",
     "an indented block": f"\n{' ' * 40}x",
-    **{f"'{word}'": word for word in (")", "]", "}", ":", ",", "in", ".", "=", "as", "else", "(", "def", "@", "import")},
 }  # fmt: skip
+COULD_STAND |= {f"'{word}'": word for word in (*")]}:,.=(@", "in", "as", "else", "def", "import")}
 
 
 def python_tree(text: str) -> Any:
@@ -103,3 +105,51 @@ def check_expected(text: str, error: TileError) -> None:
             with pytest.raises(TileError) as caught:
                 parse_module(f"{before}{gap}{COULD_STAND[words]}$", "near.tile")
             assert not caught.value.message.startswith("unexpected"), (text, words)
+
+
+# What the language does not have, beside what the parser says.
+REFUSED = r"cannot rebind a name outside|does not call it|calls itself|the only `with`"
+REFUSED_TEXT = r"in a text program|imports nothing|^(\w+) is not defined|sum adds numbers|round: too many"
+# How Python's exceptions read here, where their text does not stand in the error's.
+SAID = {
+    NameError: r"is not defined|is read before it is assigned",
+    ValueError: r"^\d+ values? for \d+ names$",
+    AssertionError: r"^assertion failed",
+    ZeroDivisionError: r"division by 0$",
+    RuntimeError: r"^raise$",
+    TypeError: r"",  # of many kinds
+    ImportError: r"has no attribute",
+    AttributeError: r"has no attribute",
+}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_runs_while_a_program_is_built_does_as_python_does(part: int) -> None:
+    for body in near_misses(HOST_PROGRAMS, range(part * FEW, (part + 1) * FEW)):
+        check_host(body)
+
+
+def check_host(body: str) -> None:
+    text = function(body)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            python = in_python(text)
+        except (SyntaxError, ValueError, TooLong):
+            return
+    if isinstance(python.error, UnboundLocalError):
+        return  # here such a name is that of outside
+    for as_text in (False, True):
+        try:
+            ours = while_built(text, as_text)
+        except TileError:  # of the parser, see above
+            return
+        if ours.error is None:
+            assert python.error is None, (text, python.error)
+        elif not re.search(REFUSED if not as_text else f"{REFUSED}|{REFUSED_TEXT}", ours.message):
+            said = re.sub(r" at 0x.*", "", str(python.error)), SAID.get(type(python.error), "^$")
+            assert python.error and (said[0] in ours.message or re.search(said[1], ours.message)), (text, ours.message)
+        else:
+            assert python.notes[: len(ours.notes)] == ours.notes, text
+            continue
+        assert (ours.notes, ours.names) == (python.notes, python.names), text

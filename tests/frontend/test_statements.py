@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.support.executor import run
 from tiledsl.errors import TileError
-from tiledsl.frontend.elaborate import _size, eager_sizes
+from tiledsl.frontend import syntax
+from tiledsl.frontend.elaborate import _size, eager_sizes, elaborate_tree
+from tiledsl.frontend.parser import parse_module
 from tiledsl.ir.printer import print_op
 
 OUTSIDE = """
@@ -333,3 +337,36 @@ def test_a_thread_leaves_a_kernel_from_inside_of_it() -> None:
 def test_indices_are_as_wide_as_the_widest_bound(dtype: str, index: str, bounds: str) -> None:
     body = f"m = T.cast(n, '{dtype}')\nfor i in T.serial({bounds.format('m')}):\n    B[0] = 1"
     assert f"(%i: {index}) {{" in print_op(build(inside(body)).program_root())
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("f = lambda *a, k=2: len(a) + k\nB[0] = f(1, 1)\nB[1] = f(k=5)", [4, 5]),
+        ("n0 = 1\ndef f(x=n0):\n    return x\nn0 = 2\nB[0] = f()", [1]),
+        ("x = [1]\ny = x\nx += [2]\nB[0] = len(y)", [2]),
+        ("x = []\ndef f():\n    x.append(1)\n    return 1\nB[0] = 0 > 1 > f()\nB[1] = len(x)", [0, 0]),
+    ],
+)
+def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[int]) -> None:
+    (tree,) = parse_module(inside(body)).body
+    assert isinstance(tree, syntax.Function)
+    a, b = np.zeros(8, np.int32), np.zeros(8, np.int32)
+    names = {"T": T, "len": len}
+    run(elaborate_tree(tree, names.__getitem__), [a, b, 1])
+    assert b[: len(found)].tolist() == found
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("f = lambda x: x\nB[0] = f(1, y=2)", "the lambda is called with the unknown argument y"),
+        ("f = lambda x: x\nB[0] = f(1, x=2)", "the lambda is called with the unknown argument x"),
+        ("f = lambda x, /: x\nB[0] = f(x=2)", "the lambda is called without x"),
+        ("f = lambda x: x\nB[0] = f(1, 2)", "the lambda is called with 1 argument too many"),
+        ("x = [1]\nif n > 2:\n    x += [2]", "a Python list from outside this device loop or branch cannot be changed"),
+    ],
+)
+def test_calls_and_changes_that_are_refused(body: str, message: str) -> None:
+    with pytest.raises(TileError, match=message):
+        build(inside(body))

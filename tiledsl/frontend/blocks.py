@@ -200,8 +200,10 @@ class Blocks(Expressions):
             raise TileError(
                 f"{node.op}= on a whole tile; write a T.Parallel loop over its elements", node.loc, code="whole-tile"
             )
+        if isinstance(old, (list, dict, set)):
+            self._changes(old, node)
         # The target's indices are evaluated once: the place is read and written through `old`.
-        value = self._arithmetic(node, node.op, old, self.evaluate(node.value), (node.target, node.value))
+        value = self._arithmetic(node, node.op, old, self.evaluate(node.value), (node.target, node.value), True)
         if isinstance(old, (Reference, Var, Float4Reference)):
             old.store(value)
         else:

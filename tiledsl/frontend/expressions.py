@@ -7,7 +7,7 @@ import difflib
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import tiledsl.language.maths as maths
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
+from tiledsl.frontend.calls import bind
 from tiledsl.frontend.names import Scope, UnknownName
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.context import Context
@@ -41,6 +42,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "%": operator.mod, "**": operator.pow, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_,
     "|": operator.or_, "^": operator.xor, "@": operator.matmul,
 }  # fmt: skip
+_IN_PLACE = {op: getattr(operator, "i" + function.__name__.rstrip("_")) for op, function in _BINARY.items()}
 _UNARY: dict[str, Callable[[Any], Any]] = {"+": operator.pos, "-": operator.neg, "~": operator.invert}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -327,9 +329,15 @@ class Expressions:
         )
 
     def _arithmetic(
-        self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]
+        self,
+        node: syntax.Node,
+        op: str,
+        left: Any,
+        right: Any,
+        parts: tuple[syntax.Expression, ...],
+        in_place: bool = False,
     ) -> Any:
-        """`left op right`; `parts` are the operands' trees, which errors name."""
+        """`left op right`, or `left op= right`; `parts` are the operands' trees, which errors name."""
         for value in (left, right):
             if isinstance(value, Buffer):
                 raise TileError(
@@ -343,7 +351,7 @@ class Expressions:
         check_size(op, left, right)
         self.ctx.builder.loc = node.loc
         try:
-            return _BINARY[op](left, right)
+            return (_IN_PLACE if in_place else _BINARY)[op](left, right)
         except TileError:
             raise
         except ZeroDivisionError:
@@ -380,6 +388,8 @@ class Expressions:
         left = self.evaluate(node.left)
         result: Any = True
         for op, comparator in zip(node.ops, node.comparators, strict=True):
+            if not isinstance(result, Expr) and not result:
+                break
             right = self.evaluate(comparator)
             if op in _PREDICATES and left is not None and right is not None:
                 for buffer in (left, right):
@@ -429,20 +439,17 @@ class Expressions:
         return str(self._host(node, format, value, spec))
 
     def _lambda(self, node: syntax.Lambda) -> Callable[..., Any]:
-        names = [parameter.name for parameter in node.parameters]
-        defaults = {p.name: self.evaluate(p.default) for p in node.parameters if p.default is not None}
+        defaults = self.defaults(node.parameters)
 
         def function(*arguments: Any, **keywords: Any) -> Any:
-            if len(arguments) > len(names):
-                raise TileError(f"the lambda takes {len(names)} arguments, not {len(arguments)}", node.loc)
-            bound = {**defaults, **dict(zip(names, arguments, strict=False)), **keywords}
-            missing = [name for name in names if name not in bound]
-            if missing:
-                raise TileError(f"the lambda is called without {missing[0]}", node.loc)
-            with self._bound(bound):
+            with self._bound(bind("the lambda", node.parameters, arguments, keywords, defaults)):
                 return self.evaluate(node.body)
 
         return function
+
+    def defaults(self, parameters: Iterable[syntax.Parameter]) -> dict[str, Any]:
+        """The values of parameters that a call may leave out."""
+        return {each.name: self.evaluate(each.default) for each in parameters if each.default is not None}
 
     def _bound(self, bound: dict[str, Any]) -> Any:
         @contextmanager

@@ -10,19 +10,18 @@ from typing import Any, ClassVar
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
+from tiledsl.frontend.calls import bind
 from tiledsl.frontend.expressions import Expressions, snapshot
 from tiledsl.frontend.jumps import JUMPS, Jumps, called, jumping
 from tiledsl.frontend.loops import Loops
 from tiledsl.frontend.names import Scope
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32
-from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import (
     Expr,
     Scalar,
     as_bool,
     as_value,
-    describe,
 )
 from tiledsl.language.grid_barriers import split_at_grid_barriers
 from tiledsl.language.program import BranchFrame, KernelFrame
@@ -166,6 +165,8 @@ class Statements(Loops):
 
     def _raise(self, node: syntax.Raise) -> None:
         value = self.evaluate(node.value) if node.value is not None else "raise"
+        if isinstance(value, type) and issubclass(value, Exception):
+            value = value.__name__
         raise TileError(f"{type(value).__name__}: {value}" if isinstance(value, Exception) else str(value), node.loc)
 
     def _assert(self, node: syntax.Assert) -> None:
@@ -203,17 +204,26 @@ class Statements(Loops):
             if getattr(value, "__name__", "") != "macro":
                 raise TileError("functions inside a tile program can be @T.macro or plain", decorator.loc)
 
+        defaults = self.defaults(node.parameters)
+
         def call(*arguments: Any, **keywords: Any) -> Any:
-            return self.call_function(node, self.names.local, self.names.outer, arguments, keywords)
+            return self.call_function(node, self.names.local, self.names.outer, arguments, keywords, defaults)
 
         call.__name__ = node.name
         call.expands = (node, self.names.local, self.names.outer)  # type: ignore[attr-defined]
         self.names.set(node.name, call)
 
     def call_function(
-        self, node: syntax.Function, local: dict[str, Any], outer: Callable[[str], Any], arguments: Any, keywords: Any
+        self,
+        node: syntax.Function,
+        local: dict[str, Any],
+        outer: Callable[[str], Any],
+        arguments: Any,
+        keywords: Any,
+        defaults: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run a function's body here with its parameters bound; the value that it returns."""
+        """Run a function's body here with its parameters bound; the value that it returns. Without `defaults`, those of
+        parameters are evaluated now, where the function stands."""
         jumps = list(self.ctx.jumps)
         if not self.ctx.may_jump:
             self.ctx.jumps.append(None)
@@ -227,8 +237,9 @@ class Statements(Loops):
                 f"{node.name} calls itself; a macro is expanded where it is called, so that would never end",
                 notes=[("it is defined", node.loc), "use a loop"],
             )
-        for name, value in bind(node, arguments, keywords, inner).items():
-            inner.names.local[name] = value
+        if defaults is None:
+            defaults = inner.defaults(node.parameters)
+        inner.names.local |= bind(node.name, node.parameters, arguments, keywords, defaults)
         self.ctx.calls.append(node)
         try:
             inner.block(node.body)
@@ -246,53 +257,3 @@ class Statements(Loops):
     def nested(self, outer: Callable[[str], Any]) -> Statements:
         """Statements of a function that is expanded here."""
         return type(self)(self.ctx, Scope(outer))
-
-
-def bind(
-    node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, Any], scope: Statements
-) -> dict[str, Any]:
-    """Parameters and their values for a call. Values of variables are read, unless the parameter is a T.Ref."""
-    bound: dict[str, Any] = {}
-    positional = list(arguments)
-    named = dict(keywords)
-    for parameter in node.parameters:
-        if parameter.kind == "*":
-            bound[parameter.name], positional = tuple(positional), []
-        elif parameter.kind == "**":
-            bound[parameter.name], named = named, {}
-        elif positional and parameter.kind != "kw":
-            bound[parameter.name] = positional.pop(0)
-        elif parameter.name in named and parameter.kind != "/":
-            bound[parameter.name] = named.pop(parameter.name)
-        elif parameter.default is not None:
-            bound[parameter.name] = scope.evaluate(parameter.default)
-        else:
-            raise TileError(f"{node.name} is called without {parameter.name}")
-        value = bound[parameter.name]
-        if not _is_reference(parameter.annotation):
-            bound[parameter.name] = snapshot(value) if isinstance(value, Var) else value
-        elif not isinstance(value, (Var, Reference, Buffer)):
-            raise TileError(
-                f"{node.name}: {parameter.name} is passed by reference, so it is a variable or a place, not "
-                f"{describe(value)}",
-                notes=["make a variable: T.alloc_var(dtype, init)"],
-            )
-    if positional or named:
-        extra = (
-            f"{len(positional)} argument{'s' * (len(positional) > 1)} too many"
-            if positional
-            else f"the unknown argument {next(iter(named))}"
-        )
-        raise TileError(f"{node.name} is called with {extra}")
-    return bound
-
-
-def _is_reference(annotation: syntax.Expression | None) -> bool:
-    """Whether a parameter's annotation is T.Ref, or T.Var, its older name."""
-    if isinstance(annotation, syntax.Subscript):
-        annotation = annotation.value
-    return (
-        isinstance(annotation, syntax.Attribute)
-        and annotation.attr in ("Ref", "Var")
-        or (isinstance(annotation, syntax.Name) and annotation.id in ("Ref", "Var"))
-    )

@@ -254,14 +254,20 @@ class TextStatements(Statements):
         return made
 
     def _arithmetic(
-        self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]
+        self,
+        node: syntax.Node,
+        op: str,
+        left: Any,
+        right: Any,
+        parts: tuple[syntax.Expression, ...],
+        in_place: bool = False,
     ) -> Any:
         for value in (left, right):
             if op in ("%", "@", "|", "&", "^", "-", "/", "//", "**", "<<", ">>") and isinstance(
                 value, (str, *_CONTAINERS, range)
             ):
                 raise TileError(f"{op} is not defined on {_kind(value)} in a text program", node.loc)
-        return super()._arithmetic(node, op, left, right, parts)
+        return super()._arithmetic(node, op, left, right, parts, in_place)
 
     def formatted(self, node: syntax.FormattedValue, value: Any, spec: str) -> str:
         if not spec:
@@ -280,12 +286,18 @@ class TextStatements(Statements):
             if self.evaluate(decorator) is not _DECORATORS["macro"]:
                 raise TileError("functions inside a tile program can be @T.macro or plain", decorator.loc)
         local, outer = self.names.local, self.names.outer
-        self.names.set(node.name, self.defined(node, local, outer))
+        self.names.set(node.name, self.defined(node, local, outer, self.defaults(node.parameters)))
 
-    def defined(self, node: syntax.Function, local: dict[str, Any], outer: Callable[[str], Any]) -> _Function:
+    def defined(
+        self,
+        node: syntax.Function,
+        local: dict[str, Any],
+        outer: Callable[[str], Any],
+        defaults: Mapping[str, Any] | None = None,
+    ) -> _Function:
         """A function of the text, expanded where it is called."""
         made = _Function(
-            node.name, lambda *values, **keywords: self.call_function(node, local, outer, values, keywords)
+            node.name, lambda *values, **keywords: self.call_function(node, local, outer, values, keywords, defaults)
         )
         made.expands = (node, local, outer)
         return made

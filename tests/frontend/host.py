@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,11 +62,8 @@ def function(body: str) -> str:
     return "def main():\n" + "".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
 
 
-def in_python(text: str) -> Run:
-    """Run `main` of a text. Raises SyntaxError and TooLong."""
-    run = Run()
-    names: dict[str, Any] = {"note": run.observer()}
-    exec(compile(text, "host", "exec", dont_inherit=True), names)
+def traced(main: Callable[..., Any], arguments: Sequence[Any] = (), kept: Callable[[Any], None] = id) -> None:
+    """Call a function of a text; `kept` gets its names when it ends. Raises TooLong after so many lines."""
     lines = 0
 
     def trace(frame: Any, event: str, _: Any) -> Any:
@@ -74,17 +71,27 @@ def in_python(text: str) -> Run:
         lines += 1
         if lines > MAX_LINES:
             raise TooLong
-        if event == "return" and frame.f_code is names["main"].__code__:
-            run.keep(frame.f_locals)
-        return trace
+        if event == "return" and frame.f_code is main.__code__:
+            kept(frame.f_locals)
+        return trace if frame.f_code.co_filename == main.__code__.co_filename else None
 
+    before = sys.gettrace()
     sys.settrace(trace)
     try:
-        names["main"]()
+        main(*arguments)
+    finally:
+        sys.settrace(before)
+
+
+def in_python(text: str) -> Run:
+    """Run `main` of a text. Raises SyntaxError and TooLong."""
+    run = Run()
+    names: dict[str, Any] = {"note": run.observer()}
+    exec(compile(text, "host", "exec", dont_inherit=True), names)
+    try:
+        traced(names["main"], kept=run.keep)
     except Exception as error:
         run.error = error
-    finally:
-        sys.settrace(None)
     return run
 
 

@@ -81,4 +81,4 @@ def _other_lines(lines: list[str], rng: random.Random) -> str:
 def near_misses(texts: tuple[str, ...], seeds: range, edits: int = 1) -> Iterator[str]:
     """One near miss for each seed, the texts in turn."""
     for seed in seeds:
-        yield near(texts[seed % len(texts)], seed, edits)
+        yield near(texts[seed % len(texts)].strip("\n"), seed, edits)

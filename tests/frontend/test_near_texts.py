@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.frontend import device
 from tests.frontend.comparison import from_python, from_tiledsl
+from tests.frontend.device_programs import DEVICE_PROGRAMS
 from tests.frontend.host import TooLong, function, in_python, while_built
 from tests.frontend.host_programs import HOST_PROGRAMS
 from tests.frontend.near_texts import near_misses
@@ -153,3 +155,26 @@ def check_host(body: str) -> None:
             assert python.notes[: len(ours.notes)] == ours.notes, text
             continue
         assert (ours.notes, ours.names) == (python.notes, python.names), text
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_kernels_do_as_python_does(part: int) -> None:
+    for body in near_misses(DEVICE_PROGRAMS, range(part * 40, (part + 1) * 40)):
+        check_device(body)
+
+
+def check_device(body: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            python = device.in_python(body, list)
+            known = python == device.in_python(body, lambda each: list(each)[::-1])  # the order is for nobody to say
+    except (Exception, TooLong):
+        known = False
+    try:
+        found = device.on_device(body)
+    except TileError as error:
+        assert error.loc is not None, body
+    else:
+        # `a or b` of integers is a truth value on the device.
+        assert not known or found == python or re.search(r"^ *\w.* = .*\b(or|and)\b", body, re.M), body

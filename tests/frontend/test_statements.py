@@ -361,7 +361,8 @@ def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[in
     ("body", "message"),
     [
         ("f = lambda x: x\nB[0] = f(1, y=2)", "the lambda is called with the unknown argument y"),
-        ("f = lambda x: x\nB[0] = f(1, x=2)", "the lambda is called with the unknown argument x"),
+        ("f = lambda x: x\nB[0] = f(1, x=2)", "the lambda is called with two values for x"),
+        ("def f(x, **more):\n    return x\nB[0] = f(1, x=2)", "f is called with two values for x"),
         ("f = lambda x, /: x\nB[0] = f(x=2)", "the lambda is called without x"),
         ("f = lambda x: x\nB[0] = f(1, 2)", "the lambda is called with 1 argument too many"),
         ("x = [1]\nif n > 2:\n    x += [2]", "a Python list from outside this device loop or branch cannot be changed"),

@@ -28,6 +28,8 @@ def bind(
         elif parameter.kind == "**":
             bound[parameter.name], named = named, {}
         elif positional and parameter.kind != "kw":
+            if parameter.name in named and parameter.kind != "/":
+                raise TileError(f"{function} is called with two values for {parameter.name}")
             bound[parameter.name] = positional.pop(0)
         elif parameter.name in named and parameter.kind != "/":
             bound[parameter.name] = named.pop(parameter.name)

@@ -166,7 +166,7 @@ REFUSED = [
     ("x = b'a' 'b'\n", "1:5", "bytes and text"),
     ("x²\n", "1:1", "is not a valid name"),
     ("x = " + "(" * 300 + ")" * 300 + "\n", "1:205", "more than 200 brackets"),
-    ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "101:1", "blocks are nested"),
+    ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "102:1", "blocks are nested"),
     ("print 'x'\n", "1:7", "unexpected ''x''; expected"),
     ("def f(\n", "1:6", "'(' was never closed"),
     ("x = {1 2}\n", "1:8", "unexpected '2'; expected '}', ':', ',' or 'in'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import inspect
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -139,23 +140,24 @@ class Expressions:
         if isinstance(iterable, DeviceLoop):
             raise TileError("a device loop can only be written as a `for` statement", node.loc)
         items = self._host(node, iter, iterable)
-        for _ in range(MAX_HOST_ITERATIONS):
+        for rounds in itertools.count():
             try:
                 item = self._host(node, next, items, _END)
             except TileError as error:
                 raise error from None
             if item is _END:
                 return
-            self._check_length(node)
+            self._check_round(node, rounds)
             yield item
-        raise TileError(
-            f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
-            node.loc,
-            code="endless-build",
-        )
 
-    def _check_length(self, node: syntax.Node) -> None:
-        """That the loop at `node`, in its next round, does not go on with a program that nothing could compile."""
+    def _check_round(self, node: syntax.Node, rounds: int) -> None:
+        """That the loop at `node`, after so many rounds, may go on: with an end, and a program that can be compiled."""
+        if rounds == MAX_HOST_ITERATIONS:
+            raise TileError(
+                f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
+                node.loc,
+                code="endless-build",
+            )
         last = self.ctx.builder.region.last
         if last is not None and last.order > MAX_OPERATIONS:
             raise TileError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from lark import Token
 from lark.lark import PostLex
@@ -27,8 +28,8 @@ _INSTEAD = {
 }
 
 
-def token_loc(file: str, token: Token) -> Loc:
-    return Loc(file, token.line or 1, token.column or 1, token.end_line or 1, token.end_column or 1)
+def token_loc(file: str, token: Any) -> Loc:
+    return Loc(file, token.line, token.column, token.end_line, token.end_column)
 
 
 class LineStructure(PostLex):
@@ -111,17 +112,17 @@ class LineStructure(PostLex):
             raise TileError("the first line is indented", Loc(self.file, 1, 1, 1, match.end() + 1))
         return widths
 
-    def _change_level(self, newline: Token, indent: str, levels: list[tuple[int, int]]) -> Iterator[Token]:
+    def _change_level(self, newline: Any, indent: str, levels: list[tuple[int, int]]) -> Iterator[Token]:
         width, narrow = _widths(indent)
-        line, end = newline.end_line or 1, newline.end_column or 1
+        line, end = newline.end_line, newline.end_column
         here = Loc(self.file, line, 1, line, max(end, 2))
         top_width, top_narrow = levels[-1]
         if width > top_width:
             if narrow <= top_narrow:
                 raise TileError("tabs and spaces are mixed in this line's indentation", here)
-            levels.append((width, narrow))
             if len(levels) > MAX_BLOCKS:
                 raise TileError(f"blocks are nested more than {MAX_BLOCKS} deep", here)
+            levels.append((width, narrow))
             yield Token("_INDENT", indent, line=line, column=1, end_line=line, end_column=end)
             return
         while width < levels[-1][0]:
@@ -141,13 +142,13 @@ def _widths(indent: str) -> tuple[int, int]:
     return len(indent.expandtabs(8)), len(indent)
 
 
-def _shift(token: Token, lines: int, columns: int) -> None:
-    if token.line == 1 and token.column is not None:
+def _shift(token: Any, lines: int, columns: int) -> None:
+    if token.line == 1:
         token.column += columns
-    if token.end_line == 1 and token.end_column is not None:
+    if token.end_line == 1:
         token.end_column += columns
-    token.line = (token.line or 1) + lines
-    token.end_line = (token.end_line or 1) + lines
+    token.line += lines
+    token.end_line += lines
 
 
 def _at_end(kind: str, last: Token) -> Token:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.blocks import Blocks, is_tuple
-from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS, snapshot
+from tiledsl.frontend.expressions import snapshot
 from tiledsl.frontend.jumps import Jumps, jumping
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, ScalarType
@@ -273,19 +274,14 @@ class Loops(Blocks):
     def _host_while(self, node: syntax.While, test: Any) -> None:
         self.ctx.jumps.append(self._device_depth)
         try:
-            for _ in range(MAX_HOST_ITERATIONS):
+            for rounds in itertools.count():
                 if not test:
                     self.block(node.orelse)
                     return
-                self._check_length(node)
+                self._check_round(node, rounds)
                 with contextlib.suppress(_Continue):
                     self.block(node.body)
                 test = self.evaluate(node.test)
-            raise TileError(
-                f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
-                node.loc,
-                code="endless-build",
-            )
         except _Break:
             pass
         finally:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from lark import Token, UnexpectedInput
+from lark import UnexpectedInput
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from tiledsl.errors import TileError
@@ -51,10 +52,9 @@ def explain(error: UnexpectedInput, lines: LineStructure, text: str, line_shift:
     return TileError(message, loc, notes)
 
 
-def _token_loc(token: Token, lines: LineStructure, text: str, line_shift: int, column_shift: int) -> Loc:
+def _token_loc(token: Any, lines: LineStructure, text: str, line_shift: int, column_shift: int) -> Loc:
     if token.type == "_NEWLINE":
-        line, column = token.line or 1, token.column or 1
-        return Loc(lines.file, line, column, line, column + 1)
+        return Loc(lines.file, token.line, token.column, token.line, token.column + 1)
     if token.type == "$END":
         text = text.rstrip()
         line = text.count("\n") + 1

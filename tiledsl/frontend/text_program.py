@@ -32,7 +32,6 @@ from tiledsl.errors import TileError, ends_tracebacks, register_source, value_op
 from tiledsl.files import read_text
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import elaborate_tree
-from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS
 from tiledsl.frontend.names import Scope, targets, unknown_name
 from tiledsl.frontend.parser import parse_module
 from tiledsl.frontend.statements import Statements
@@ -171,7 +170,10 @@ class TextStatements(Statements):
         pending, count = [value], 0
         while pending:
             part = pending.pop()
-            count += len(part) if isinstance(part, (str, range, *_CONTAINERS)) else 1
+            if isinstance(part, range):  # whose len() has a limit of its own
+                count += max(0, (part.stop - part.start) // part.step)
+            else:
+                count += len(part) if isinstance(part, (str, *_CONTAINERS)) else 1
             if count > _MAX_ITEMS:
                 raise TileError(
                     f"a {type(value).__name__} of more than {_MAX_ITEMS} items is not possible in a text program"
@@ -221,8 +223,6 @@ class TextStatements(Statements):
         if isinstance(function, _Marker):
             raise TileError(f"{function!r} can only stand before a function, as a decorator", node.loc)
         if any(function is each for each in _BUILTINS.values()):
-            if function is range:
-                return self._range(node, arguments, keywords)
             if function is round and any(
                 isinstance(x, int) and abs(x) > 400 for x in (*arguments[1:], *keywords.values())
             ):
@@ -246,12 +246,6 @@ class TextStatements(Statements):
                     raise TileError(f"{_kind(value)} cannot be an argument of a tile function", node.loc)
             return super().invoke(node, function, arguments, keywords)
         raise TileError(f"{_kind(function)} cannot be called in a text program", node.loc)
-
-    def _range(self, node: syntax.Call, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-        made = super().invoke(node, range, arguments, keywords)
-        if isinstance(made, range) and (abs(made.stop - made.start) // abs(made.step)) > MAX_HOST_ITERATIONS:
-            raise TileError(f"range: more than {MAX_HOST_ITERATIONS} rounds while the program is built", node.loc)
-        return made
 
     def _arithmetic(
         self,

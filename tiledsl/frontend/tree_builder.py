@@ -44,18 +44,9 @@ class TreeBuilder(Transformer[Token, Any]):
 
     def span(self, first: Token | Node, last: Token | Node) -> Loc:
         """From the start of one child to the end of another."""
-        groups = self.groups
-        if isinstance(first, Token):
-            line, column = first.line, first.column
-        else:
-            loc = groups.get(first) or first.loc
-            if first is last:
-                return loc
-            line, column = loc.line, loc.column
-        if isinstance(last, Token):
-            return Loc(self.file, line or 1, column or 1, last.end_line or 1, last.end_column or 1)
-        loc = groups.get(last) or last.loc
-        return Loc(self.file, line or 1, column or 1, loc.end_line, loc.end_column)
+        start: Any = first if isinstance(first, Token) else self.groups.get(first, first.loc)
+        end: Any = last if isinstance(last, Token) else self.groups.get(last, last.loc)
+        return Loc(self.file, start.line, start.column, end.end_line, end.end_column)
 
     # Statements
 
@@ -322,7 +313,7 @@ class TreeBuilder(Transformer[Token, Any]):
             return str(token)
         if not token.isidentifier():
             raise TileError(f"{str(token)!r} is not a valid name", self.span(token, token))
-        return unicodedata.normalize("NFKC", token)
+        return unicodedata.normalize("NFKC", str(token))
 
     def name(self, c: Children) -> Expression:
         return syntax.Name(self.span(c[0], c[0]), self.identifier(c[0]))
@@ -344,11 +335,11 @@ class TreeBuilder(Transformer[Token, Any]):
             else:
                 parts.extend(literals.formatted_parts(str(token), here, self.parse_inner))
         formatted = any(token.type == "FSTRING" for token in c)
-        binary = [isinstance(part, bytes) for part in parts]
-        if any(binary) and (formatted or not all(binary)):
+        binary = {isinstance(part, bytes) for part in parts}
+        if True in binary and (formatted or False in binary):
             raise TileError("bytes and text cannot be joined by writing them side by side", loc)
         if not formatted:
-            return syntax.Constant(loc, b"".join(parts) if all(binary) else "".join(parts))  # type: ignore[arg-type]
+            return syntax.Constant(loc, b"".join(parts) if True in binary else "".join(parts))  # type: ignore[arg-type]
         return syntax.JoinedString(loc, tuple(part for part in parts if part and not isinstance(part, bytes)))
 
     def group(self, c: Children) -> Expression:

@@ -124,6 +124,10 @@ for i in T.serial(8):
         B[i] -= 1
     if i >= n + 2:
         break
+for (i,) in T.grid(4):
+    if A[i] > n:
+        break
+    B[i] += 2
 """,
     """
 p = A[0]

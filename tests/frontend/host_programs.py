@@ -216,6 +216,12 @@ note(x is None)
 y = x + 1
 """,
     """
+def scaled(x, by=None):
+    note(x)
+    return by * x
+scaled(3)
+""",
+    """
 note("deep", ((((1, 2), 3), [4]), {5: (6,)}))
 x = 7 // 0
 """,

@@ -150,6 +150,7 @@ def check_host(body: str) -> None:
             assert python.error is None, (text, python.error)
         elif not re.search(REFUSED if not as_text else f"{REFUSED}|{REFUSED_TEXT}", ours.message):
             said = re.sub(r" at 0x.*", "", str(python.error)), SAID.get(type(python.error), "^$")
+            assert "NoneType" not in said[0] or "None" in ours.message, (text, ours.message)
             assert python.error and (said[0] in ours.message or re.search(said[1], ours.message)), (text, ours.message)
         else:
             assert python.notes[: len(ours.notes)] == ours.notes, text

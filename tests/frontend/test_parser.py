@@ -70,6 +70,7 @@ SNIPPETS = [
     "x = 1 # type: int\n\n\n\f\ny = 2",
     "",
     "\n# only a comment",
+    "a, b, c = d, e, f,\nA[i, j, k]\nA[i:j, k, l, m,]\nfor x, y, z in a, b, c: pass\n[x for x, y, z in w]\n",
     "\fx = 1\n",
     "x = 1 \\\n\n",
 ]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import tiledsl.language as T
 from tests.frontend import device, host
 from tests.frontend.device_programs import DEVICE_PROGRAMS
 from tests.frontend.host_programs import HOST_PROGRAMS
+from tests.frontend.near_texts import near
 from tests.frontend.test_elaborate_fuzz import GEMM, ROWS, VALUES
 from tests.frontend.test_parser import SNIPPETS
 from tests.golden.programs import digest
@@ -26,11 +25,14 @@ from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 
 FILE = Path(__file__).with_name("texts.txt")
-HEAD = "# What is said of near misses of texts: a text, the offset of an edit, what was there and what is; and of what\n# places and messages. `make golden` writes this file; see test_texts.py.\n"
+HEAD = """\
+# What is said of near misses of texts: a text and a seed, its edit, and the error with its place or a digest of the IR.
+# `make golden` writes the outcomes anew; see test_texts.py.
+"""
 
 SURFACE = """
 M = T.dynamic("M")
-block: int = 8
+block: int = 8; dt = "int32"
 scale = 2.0; steps = (1, 2)
 
 @T.macro
@@ -46,7 +48,9 @@ def spread(x, *more, **named):
     return x * scale + sum(more) + named["k"]
 
 @T.prim_func
-def main(A: T.Tensor((M, 16), "float32"), B: T.Tensor[(16, 16), "float16"], C: T.StridedTensor((16,), (2,), "int32"), n: T.int32):
+def main(
+    A: T.Tensor((M, 16), "float32"), B: T.Tensor[(16, 16), "float16"], C: T.StridedTensor((16,), (2,), dt), n: T.int32
+):
     W = T.alloc_global((16, 16), "float32")
     with T.Kernel(T.ceildiv(M, block), 2, threads=128) as (bx, by):
         s = T.alloc_shared((block, 16), "float32")
@@ -99,8 +103,8 @@ def main(A, B, size, flag=True):
     return C, D
 """
 TEXTS = {"gemm": GEMM, "rows": ROWS, "surface": SURFACE, "eager": EAGER, "function": GEMM}
-for kind, texts in (("snippet", SNIPPETS), ("host", HOST_PROGRAMS), ("device", DEVICE_PROGRAMS)):
-    TEXTS |= {f"{kind}{number}": text.strip("\n") for number, text in enumerate(texts)}
+for kind, bodies in (("snippet", SNIPPETS), ("host", HOST_PROGRAMS), ("device", DEVICE_PROGRAMS)):
+    TEXTS |= {f"{kind}{number}": text.strip("\n") for number, text in enumerate(bodies)}
 
 
 def build(name: str, text: str) -> Any:
@@ -163,12 +167,22 @@ def outcome(name: str, text: str) -> str:
     return f"IR {digest(print_op(made, locations=True))}"
 
 
-def edited(name: str, at: int, was: str, now: str) -> str:
+def line(name: str, seed: int) -> str:
+    """A near miss by its text and seed: what is edited, and what is said of it."""
     text = TEXTS[name]
-    assert text[at : at + len(was)] == was, f"{name} has changed: {was!r} does not stand at {at}"
-    return text[:at] + now + text[at + len(was) :]
+    made = near(text, seed)
+    start = _same(text, made)
+    same = _same(text[start:][::-1], made[start:][::-1])
+    was, now = (each[start : len(each) - same] for each in (text, made))
+    return f"{name} {seed} {was!r} -> {now!r}: {outcome(name, made)}".replace("\n", "\\n")
 
 
-def recorded() -> list[tuple[str, int, str, str, str]]:
-    lines = [line for line in FILE.read_text().splitlines() if not line.startswith("#")]
-    return [tuple(json.loads(line)) for line in lines]
+def _same(a: str, b: str) -> int:
+    """How many characters two texts begin with that are the same."""
+    return next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def recorded() -> dict[tuple[str, int], str]:
+    """The recorded lines by text and seed."""
+    lines = [each for each in FILE.read_text().split("\n") if each and not each.startswith("#")]
+    return {(each.split()[0], int(each.split()[1])): each for each in lines}

@@ -94,7 +94,7 @@ class Blocks(Expressions):
         """What an assignment binds: the values of variables and places, but a variable itself where it is made."""
         if isinstance(value, Var) and isinstance(node, syntax.Call):
             return snapshot(value) if any(value is each for each in self.names.local.values()) else value
-        if type(value) is tuple and isinstance(node, syntax.Tuple) and len(value) == len(node.elements):
+        if isinstance(node, syntax.Tuple) and len(value) == len(node.elements):
             return tuple(self._held(*each) for each in zip(node.elements, value, strict=True))
         return snapshot(value)
 

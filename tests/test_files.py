@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tiledsl.files import make_private, read_file, write_file, write_output
+from tiledsl.errors import TileError
+from tiledsl.files import (
+    append_lines,
+    make_private,
+    open_to_append,
+    read_file,
+    read_text,
+    write_file,
+    write_output,
+    writing,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -173,3 +183,104 @@ def test_a_file_of_more_than_64_mebibytes_is_not_read(tmp_path: Path) -> None:
     os.truncate(path, (1 << 26) + 1)
     with pytest.raises(ValueError, match="too large, 67108865 bytes"):
         read_file(path)
+
+
+def test_lines_go_to_the_end_of_a_file(tmp_path: Path, umask: int) -> None:
+    file = tmp_path / "lines"
+    for lines in (b"1\n", b"2\n3\n", b"4"):
+        with open_to_append(file) as descriptor:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            append_lines(descriptor, lines)
+            assert not os.get_inheritable(descriptor) and os.pread(descriptor, 2, 0) == b"1\n"
+    assert file.read_bytes() == b"1\n2\n3\n4" and mode(file) == 0o644 & ~umask
+    with open_to_append(file) as descriptor:
+        append_lines(descriptor, b"5\n")  # behind a line that was cut short
+    assert file.read_bytes() == b"1\n2\n3\n4\n5\n"
+    with pytest.raises(OSError):
+        os.fstat(descriptor)  # it is closed
+
+
+def test_lines_that_fit_in_part_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:-1]))
+    with open_to_append(tmp_path / "lines") as descriptor:
+        with pytest.raises(OSError, match="only a part was written: the disk is full"):
+            append_lines(descriptor, b"12\n")
+        assert os.pread(descriptor, 9, 0) == b"12"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_regular_file_is_not_appended_to(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "it"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("elsewhere")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="it is not a regular file" if kind == "pipe" else None), open_to_append(path):
+        pytest.fail("it was opened")
+    assert os.listdir(tmp_path) == ["it"] and len(os.listdir("/proc/self/fd")) == len(before)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_reading_waits_for_nothing(tmp_path: Path, own: bool) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_file(path, own=own)
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_file(tmp_path, own=own)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none", own=own)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_links_are_read_unless_the_file_must_be_the_users_own(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    write_file(file, b"1")
+    link.symlink_to("file")
+    assert read_file(link) == b"1"
+    with pytest.raises(OSError) as caught:
+        read_file(link, own=True)
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"before")
+    with pytest.raises(TypeError):
+        write_file(path, "no bytes")  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "replace", lambda *_: os.stat(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError) as caught:
+        write_file(path, b"after")
+    assert caught.value.filename == str(path) and caught.value.errno == errno.ENOENT
+    assert os.listdir(tmp_path) == ["file"] and path.read_bytes() == b"before"
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TileError) as caught, writing("there", ["a way out"]):
+        os.stat(tmp_path / "none")
+    assert caught.value.message == f"{tmp_path / 'none'} cannot be written: No such file or directory"
+    assert caught.value.notes == ["a way out"]
+    with pytest.raises(TileError) as caught, writing("there"):
+        raise OSError("it is full")
+    assert caught.value.message == "there cannot be written: it is full" and caught.value.notes == []
+    with pytest.raises(ValueError), writing("there"):
+        raise ValueError
+    with writing("there"):
+        pass
+
+
+def test_texts_are_of_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes("é\n".encode())
+    assert read_text(file) == read_text(str(file)) == "é\n"
+    file.write_bytes(b"\xe9")
+    for path, message in ((file, f"{file} cannot be read: "), (tmp_path / "none", "there is no file .*none$")):
+        with pytest.raises(TileError, match=message):
+            read_text(path)
+    with pytest.raises(TileError, match=r"cannot be read: .*[Dd]irectory"):
+        read_text(tmp_path)

@@ -23,7 +23,7 @@ def write_file(path: Path, data: bytes, mode: int = _OURS) -> None:
     """
     try:
         temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(temporary, flags, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -40,7 +40,7 @@ def write_file(path: Path, data: bytes, mode: int = _OURS) -> None:
 def open_to_append(path: Path) -> Iterator[int]:
     """A descriptor of a file that is read anywhere and written at its end; it is made if there is none. Raises OSError,
     also for a link and for what is no regular file."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, _OURS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -128,7 +128,7 @@ def read_file(path: Path, *, own: bool = False) -> bytes:
     own: ValueError also if another user than this one or root could have written it. What is checked is the very file
     that is read, whatever takes its place meanwhile; a link is not followed.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0)
+    flags = os.O_RDONLY | os.O_NONBLOCK | (os.O_NOFOLLOW if own else 0)
     descriptor = os.open(path, flags)
     try:
         found = os.fstat(descriptor)

@@ -179,3 +179,23 @@ def check_device(body: str) -> None:
     else:
         # `a or b` of integers is a truth value on the device.
         assert not known or found == python or re.search(r"^ *\w.* = .*\b(or|and)\b", body, re.M), body
+
+
+def main(seed: int = 1_000_000, count: int = 3000) -> int:
+    """Try others: python -m tests.frontend.test_near_texts SEED COUNT."""
+    wrong = 0
+    checks = ((check_syntax, tuple(SNIPPETS)), (check_host, HOST_PROGRAMS), (check_device, DEVICE_PROGRAMS))
+    for edits in (1, 2):
+        for check, texts in checks:
+            for text in near_misses(texts, range(seed, seed + count), edits):
+                try:
+                    check(text)
+                except Exception as error:  # one that is no TileError is what is looked for, too
+                    wrong += 1
+                    print(f"{check.__name__}: {type(error).__name__}: {error}\n{text}\n")
+            print(f"{check.__name__}: {count} texts of {edits} edits", flush=True)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -109,3 +111,34 @@ def test_a_text_that_is_no_program_is_refused(described: dict[str, Any]) -> None
         StoredKernel({**described, "program": "%0 = arith.constant {value = 2} : int32\n"}).stages
     with pytest.raises(ValueError, match="is no text"):
         StoredKernel({**described, "program": None})
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a description."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*at, key)
+        yield from places(inner, (*at, key))
+
+
+OTHERS: list[Any] = [None, True, 0, -1, 1 << 63, 2.5, "a b", "x", "float32", [], ["x"], [None], {}, {"x": 1}]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=map(repr, OTHERS))
+def test_what_is_taken_instead_comes_back(described: dict[str, Any], other: Any) -> None:
+    """At every place of a description: another value is refused, or it is what the kernel is described by then."""
+    taken = []
+    for at in list(places(described)):
+        changed = copy.deepcopy(described)
+        holder = functools.reduce(lambda holder, key: holder[key], at[:-1], changed)
+        holder[at[-1]] = other
+        try:
+            stored = StoredKernel(changed)
+        except (ValueError, TypeError, KeyError, tiledsl.TileError):
+            continue
+        again = json.loads(json.dumps(describe(stored)))
+        if at[:1] == ("params",) and other in ({}, None):  # what is left out, or as if it were
+            changed, again = ({**each, "params": None} for each in (changed, again))
+        assert again == changed, at
+        taken.append(at)
+    assert taken

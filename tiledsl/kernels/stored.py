@@ -143,6 +143,8 @@ def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
     name, dtype, shape, strides = (described[each] for each in ("name", "dtype", "shape", "strides"))
     if dtype not in Target("interpret").dtypes:
         raise ValueError(f"element type {dtype!r}")
+    if shape is None and strides is not None:
+        raise ValueError("strides of a scalar")
     if shape is None:
         return Parameter(_identifier(name), dtype, is_output)
     formulas = {_identifier(each): checked(given) for each, given in _mapping(described.get("formulas", {})).items()}

@@ -345,6 +345,7 @@ def test_indices_are_as_wide_as_the_widest_bound(dtype: str, index: str, bounds:
         ("f = lambda *a, k=2: len(a) + k\nB[0] = f(1, 1)\nB[1] = f(k=5)", [4, 5]),
         ("n0 = 1\ndef f(x=n0):\n    return x\nn0 = 2\nB[0] = f()", [1]),
         ("x = [1]\ny = x\nx += [2]\nB[0] = len(y)", [2]),
+        ("B[0] = (n is None) + 2 * (n is not None) + 4 * (3 is 3)", [6]),
         ("x = []\ndef f():\n    x.append(1)\n    return 1\nB[0] = 0 > 1 > f()\nB[1] = len(x)", [0, 0]),
     ],
 )
@@ -365,6 +366,8 @@ def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[in
         ("def f(x, **more):\n    return x\nB[0] = f(1, x=2)", "f is called with two values for x"),
         ("f = lambda x, /: x\nB[0] = f(x=2)", "the lambda is called without x"),
         ("f = lambda x: x\nB[0] = f(1, 2)", "the lambda is called with 1 argument too many"),
+        ("B[0] = 1 if n is 3 else 2", "`is` compares Python's objects, not values on the device; write =="),
+        ("B[0] = 1 if 3 is not A[0] else 2", "`is not` compares Python's objects, not values on the device; write !="),
         ("x = [1]\nif n > 2:\n    x += [2]", "a Python list from outside this device loop or branch cannot be changed"),
     ],
 )

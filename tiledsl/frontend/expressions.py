@@ -404,6 +404,14 @@ class Expressions:
             if op in ("<", "<=", ">", ">=") and (left is None or right is None):
                 tree = comparator if right is None else node.left
                 raise TileError(f"{op} with {named(tree)}, which is None; was a tunable left None?", node.loc)
+            sides = (left, right)
+            numbers = all(isinstance(side, Expr) or is_number(side) for side in sides)
+            if op in ("is", "is not") and numbers and any(isinstance(side, Expr) for side in sides):
+                raise TileError(
+                    f"`{op}` compares Python's objects, not values on the device; write {'==' if op == 'is' else '!='}",
+                    node.loc,
+                    code="device-value",
+                )
             if isinstance(left, Expr) and op in _PREDICATES:
                 self.ctx.builder.loc = node.loc
                 part = compare(_PREDICATES[op], left, right)

@@ -14,7 +14,7 @@ from tests.frontend.comparison import from_python, from_tiledsl
 from tests.frontend.device_programs import DEVICE_PROGRAMS
 from tests.frontend.host import TooLong, function, in_python, while_built
 from tests.frontend.host_programs import HOST_PROGRAMS
-from tests.frontend.near_texts import near_misses
+from tests.frontend.near_texts import near_misses, tokens
 from tests.frontend.test_parser import SNIPPETS
 from tiledsl.errors import TileError
 from tiledsl.frontend.parser import parse_module
@@ -23,7 +23,7 @@ PARTS, EACH, FEW = 12, 160, 60
 # What the parser leaves to those who read the tree, or to the program's place in a function.
 LATER = (
     "outside loop", "not properly in loop", "outside function", "no binding for nonlocal", "nonlocal declaration",
-    "and nonlocal", "nonlocal and",
+    "and nonlocal", "nonlocal and", "cannot rebind comprehension",
 )  # fmt: skip
 # What an error says could have stood there, as text that does.
 COULD_STAND = {
@@ -90,10 +90,24 @@ def check_place(text: str, error: TileError) -> None:
     if quoted and "'as' inside" not in message:
         word = quoted[1].removesuffix("...") if len(quoted[1]) == 30 else quoted[1]
         assert there.startswith(word) and (there.endswith(word) or "\n" in there or len(word) < len(quoted[1])), text
-    for note in error.notes:
-        if isinstance(note, tuple):
-            (opener,), opened = re.findall(r"'(.)'", note[0]), note[1]
-            assert text[position(text, opened.line, opened.column)] == opener, text
+    opened = [note[1] for note in error.notes if isinstance(note, tuple)]
+    if message.startswith("unexpected ") and there not in ")]}" and "#" not in text and "f'''" not in text:
+        around = open_bracket(text[:start])
+        beside = text.find("\n", around, start) < 0
+        assert [position(text, each.line, each.column) for each in opened] == ([] if beside else [around]), text
+
+
+def open_bracket(text: str) -> int:
+    """Where the innermost bracket is that a text leaves open; its end if there is none."""
+    found: list[int] = []
+    at = 0
+    for token in tokens(text):
+        if token in ("(", "[", "{"):
+            found.append(at)
+        elif token in (")", "]", "}"):
+            found.pop()
+        at += len(token)
+    return found[-1] if found else len(text)
 
 
 def check_expected(text: str, error: TileError) -> None:
@@ -106,7 +120,7 @@ def check_expected(text: str, error: TileError) -> None:
         for words in re.findall(r"'\S+'|(?:an?|the) [a-z ]+?(?=, | or |$)", said):
             with pytest.raises(TileError) as caught:
                 parse_module(f"{before}{gap}{COULD_STAND[words]}$", "near.tile")
-            assert not caught.value.message.startswith("unexpected"), (text, words)
+            assert not re.match(r"unexpected (?!end of the block)", caught.value.message), (text, words)
 
 
 # What the language does not have, beside what the parser says.

@@ -71,6 +71,9 @@ SNIPPETS = [
     "",
     "\n# only a comment",
     "a, b, c = d, e, f,\nA[i, j, k]\nA[i:j, k, l, m,]\nfor x, y, z in a, b, c: pass\n[x for x, y, z in w]\n",
+    "def f(a, /, b): pass\ndef g(a, /, b, *c, d=1, **e): pass\nlambda a, b=1, /, c=2, *, d, e=3: 0\n",
+    "def f(a, *, b, c): pass\ndef g(*a, b): pass\nlambda *a, **b: 0\nlambda a, *, b: (a,\n  b)\n",
+    "f(f'{x}',\n  y, [f'{a + b:>{w}}', 1,\n  2], {k: v,\n  m: (n,\n   o)})\n",
     "\fx = 1\n",
     "x = 1 \\\n\n",
 ]
@@ -149,6 +152,7 @@ REFUSED = [
     ("with (a as b), c: pass\n", "1:6", "'as' inside parentheses"),
     ("def f(a=1, b): pass\n", "1:12", "needs a default"),
     ("def f(a, a): pass\n", "1:10", "two parameters are called 'a'"),
+    ("def f(a, /, b, /): pass\n", "1:16", "'/' must follow"),
     ("def f(**a, b): pass\n", "1:12", "comes too late"),
     ("def f(*): pass\n", "1:7", "a bare '*'"),
     ("lambda /: 0\n", "1:8", "'/' must follow"),

@@ -126,3 +126,10 @@ def test_out_idx_counts_from_both_ends() -> None:
             tiledsl.compile(program, out_idx=index, target="interpret")
     with pytest.raises(TileError, match=r"out_idx names a parameter of main twice: \[1, -1\]"):
         tiledsl.compile(program, out_idx=[1, -1], target="interpret")
+
+
+def test_a_view_of_an_output_is_no_write_to_it() -> None:
+    text = "@T.prim_func\ndef main(A: T.Tensor((8,), 'int32')):\n    with T.Kernel(1):\n        v = T.view(A, (2, 4))\n"
+    with pytest.raises(TileError, match="main writes none of its tensors"):
+        tiledsl.parse(text).build(())
+    tiledsl.parse(f"{text}        v[0, 0] = 1\n").build(())

@@ -374,3 +374,39 @@ def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[in
 def test_calls_and_changes_that_are_refused(body: str, message: str) -> None:
     with pytest.raises(TileError, match=message):
         build(inside(body))
+
+
+def test_a_name_without_a_value_yet_is_told_from_one_that_is_unknown() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            A[0] = later
+
+    with pytest.raises(TileError, match="later has no value yet when main is built"):
+        main.build(())
+    later = 3
+    main.build(())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("leave(n)", ""),
+        ("x = leave(n)", ""),
+        ("x = y = leave(n)", ""),
+        ("x, (y, [z]) = leave(n)", ""),
+        ("B[1] = leave(n)", "T.thread_return in a function that is called inside of an expression"),
+        ("x, B[1] = leave(n)", "T.thread_return in a function that is called inside of an expression"),
+        ("x = leave(n)[0]", "T.thread_return in a function that is called inside of an expression"),
+    ],
+)
+def test_calls_that_may_leave_the_kernel(call: str, message: str) -> None:
+    text = inside(f"def leave(k):\n    if k > 2:\n        T.thread_return()\n    return 1, (2, [3])\n{call}\nA[0] = 5")
+    if message:
+        with pytest.raises(TileError, match=message):
+            build(text)
+    else:
+        for number, first in ((3, 0), (1, 5)):
+            a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+            build(text)(a, b, number)
+            assert a[0] == first

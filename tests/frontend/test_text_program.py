@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given
@@ -61,6 +62,14 @@ def test_parameters_and_defaults() -> None:
     torch.testing.assert_close(run(program, x.half()), x.half() * 3 + 1)
     assert program.name == "scale" and program.parameters["block"] == 4
     assert tiledsl.parse(SCALE, M=5, N=11, dtype=torch.float32).parameters["dtype"] == "float32"
+
+
+def test_numbers_of_numpy_are_parameters_and_arrays_are_not() -> None:
+    for rows in (np.int64(5), np.array(5)):
+        assert tiledsl.parse(SCALE, M=rows, N=3, dtype="float32").parameters["M"] == 5
+    for array in (np.array([5]), np.zeros((1, 1))):
+        with pytest.raises(TileError, match=r"the parameter M is .*; parameters are numbers"):
+            tiledsl.parse(SCALE, M=array, N=3, dtype="float32")
 
 
 def test_names_that_a_body_binds_are_no_parameters() -> None:

@@ -44,8 +44,9 @@ def explain(error: UnexpectedInput, lines: LineStructure, text: str, line_shift:
     expected = _expected(set(error.accepts or error.expected))
     message = f"unexpected {found}" + (f"; expected {expected}" if expected else "")
     notes: list[str | tuple[str, Loc]] = []
-    if lines.open_brackets and lines.open_brackets[-1].line != loc.line:
-        opener = lines.open_brackets[-1]
+    around = [each for each in lines.open_brackets if each is not token]
+    if around and around[-1].line != loc.line:
+        opener = around[-1]
         notes.append((f"inside '{opener}', which was opened", lines.loc(opener)))
     if token == "=" and "EQUAL" in error.expected:
         notes.append("to compare, write '=='")

@@ -98,3 +98,10 @@ def test_depth_of_calls() -> None:
     in_text(chain(32))
     with pytest.raises(TileError, match="f33 calls itself"):
         in_text(chain(33))
+
+
+@pytest.mark.parametrize("length", [198, 199])
+def test_what_python_says_is_shown_in_part(length: int) -> None:
+    with pytest.raises(TileError) as caught:
+        in_function(f"x = {{}}['{'k' * length}']")
+    assert caught.value.message == "KeyError: " + f"'{'k' * length}'"[:200]

@@ -119,9 +119,6 @@ def _parse(
             from tiledsl.frontend.syntax_errors import explain
 
             raise explain(error, lines, text, line_shift, column_shift) from None
-        except RecursionError:
-            loc = Loc(file, line_shift + 1, column_shift + 1, line_shift + 1, column_shift + 2)
-            raise TileError("the program is nested too deep", loc) from None
         for group in builder.with_groups:
             raise TileError("'as' inside parentheses is only possible right after 'with'", group.loc)
         return tree

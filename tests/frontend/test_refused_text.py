@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import tiledsl
+from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.frontend.parser import _parse
+from tiledsl.ir.kinds import of_kinds
 
 HEAD = '@T.prim_func\ndef main(A: T.Tensor((4, 4), "float32")):\n    with T.Kernel(4) as bx:\n        A[0, 0] = 1.0\n'
 
@@ -133,3 +135,25 @@ def test_a_view_of_an_output_is_no_write_to_it() -> None:
     with pytest.raises(TileError, match="main writes none of its tensors"):
         tiledsl.parse(text).build(())
     tiledsl.parse(f"{text}        v[0, 0] = 1\n").build(())
+
+
+@pytest.mark.parametrize(
+    ("body", "may_be_unwritten"),
+    [
+        ("if k:\n            B[0] = 1", True),
+        ("if k:\n            pass\n        else:\n            x, y = 1, [B[0]]", True),
+        ("for i in (1,):\n            if k:\n                T.fill(B, 0)", True),
+        ("x = B[0]", False),
+        ("if k:\n            C = 1", False),
+        ("pass", False),
+    ],
+)
+def test_an_output_that_a_configuration_does_not_write_stands_in_a_branch(body: str, may_be_unwritten: bool) -> None:
+    head = 'k = 0\n@T.prim_func\ndef main(A: T.Tensor((4,), "int32"), B: T.Tensor((4,), "int32")):\n'
+    program = tiledsl.parse(f"{head}    with T.Kernel(1):\n        A[0] = 1\n        {body}\n")
+    if may_be_unwritten:
+        (kernel,) = of_kinds(program.build((1,)).walk(), tile.KernelOp)
+        assert kernel.remarks == ("the output B of main is never written: it is returned as zeros",)
+    else:
+        with pytest.raises(TileError, match="the output B of main is never written"):
+            program.build((1,))

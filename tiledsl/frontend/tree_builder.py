@@ -351,7 +351,7 @@ class TreeBuilder(Transformer[Token, Any]):
         raise TileError("a starred expression in parentheses needs a comma after it", self.span(c[1], c[1]))
 
     def paren_tuple(self, c: Children) -> Expression:
-        elements = tuple(item for item in c[1:-1] if isinstance(item, Expression))
+        elements = tuple(item for item in c if isinstance(item, Expression))
         return syntax.Tuple(self.span(c[0], c[-1]), elements)
 
     def elements(self, c: Children) -> tuple[Expression, ...]:

@@ -144,6 +144,7 @@ REFUSED = [
     ("f(a=1, a=2)\n", "1:8", "given twice"),
     ("f() = 1\n", "1:1", "this cannot be assigned to"),
     ("(a, b) += 1\n", "1:1", "this cannot be assigned to"),
+    ("for x in *a: pass\n", "1:10", "a starred expression"),
     ("for f() in x: pass\n", "1:5", "this cannot be assigned to"),
     ("*a\n", "1:1", "a starred expression"),
     ("x = (*a)\n", "1:6", "a starred expression"),

@@ -49,7 +49,7 @@ class OutOfScope:
 class _Region:
     """A device region: the names before it, those read in it as they were, and those bound in it and then read.
 
-    Of one that repeats also: those read before they were rebound, and those rebound.
+    `rebound`: those bound in it; `read`: of one that repeats, those read before they were bound anew.
     """
 
     before: dict[str, Any]
@@ -94,8 +94,7 @@ class Scope:
 
     def set(self, name: str, value: Any) -> None:
         for region in self._regions:
-            if region.repeats and name in region.before:
-                region.rebound.add(name)
+            region.rebound.add(name)
         self.local[name] = value
 
     @contextmanager

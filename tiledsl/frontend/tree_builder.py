@@ -252,7 +252,7 @@ class TreeBuilder(Transformer[Token, Any]):
             operands.append(c[at + 1])
         while ops:
             self.fold(operands, ops)
-        return operands[0]
+        return operands.pop()
 
     def fold(self, operands: list[Expression], ops: list[str]) -> None:
         right, left = operands.pop(), operands.pop()

@@ -136,6 +136,7 @@ REFUSED = [
     ("x = 012\n", "1:5", "leading zeros"),
     ("x = 1 +\n", "1:8", "unexpected end of the line; expected an expression"),
     ("x = é + $\n", "1:9", "the character '$' is not part"),
+    ("x = 1 \\\n", "1:7", "a backslash outside a string"),
     ("x = a \\ b\n", "1:7", "a backslash outside a string"),
     ("if a:\n    @d\nb\n", "3:1", "unexpected end of the block"),
     ("if x = 1: pass\n", "1:6", "unexpected '='; expected"),

@@ -19,10 +19,11 @@ Classes are never merged because results looked equal: a confirmation on a devic
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.analysis.dependence import depends_on, operands_of, reached
+from tiledsl.analysis.dependence import handed_on, operands_of, reached
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.digests import short_digest
@@ -44,6 +45,7 @@ _EXACT = ("max", "min", "absmax", "and", "or", "xor")  # reductions whose order 
 _EXACT_ATOMICS = ("max", "min", "and", "or", "xor", "exchange", "load", "store")
 _ADD_UP = (tensor.DotOp, tensor.ReduceOp, tensor.ScanOp, tile.AtomicOp, scf.ForOp, scf.WhileOp)
 _INT = ("int",)  # the form of whole numbers that no float went into: they are exact, whatever computes them
+_TURNING = (("loop",), ("carried",))  # indices that another iteration has another value of
 _MOST_FORMS = 20_000
 
 Form = tuple[Any, ...] | str
@@ -108,7 +110,7 @@ def _extents(root: Operation, all_of_them: bool) -> list[Any]:
         if isinstance(op, tensor.DotOp):
             extents.append((op.a.shape, op.b.shape) if all_of_them else op.a.shape[1])
         elif isinstance(op, scf.ForOp):
-            extents.append([constant_of(each) for each in (op.lower, op.upper, op.step)])
+            extents.append(_bounds(op))
     return extents
 
 
@@ -122,15 +124,17 @@ class _Reader:
     stored: dict[str, Form] = field(default_factory=dict)  # by buffer
     _forms: dict[Value, Form] = field(default_factory=dict)
     _names: dict[Value, str] = field(default_factory=dict)
-    _loops: list[tuple[Value, Value]] = field(default_factory=list)
+    _depth: int = 0  # in loops
     _index: dict[Value, Form] = field(default_factory=dict)
+    _exact: dict[Value, Form] = field(default_factory=dict)
 
     def kernel(self, kernel: tile.KernelOp) -> Any:
-        self._forms, self._index, self.varies = {}, {}, ""
+        self._forms, self._index, self._exact, self.varies = {}, {}, {}, ""
         self.ordered = self.ordered or any(isinstance(op, _ADD_UP) for op in kernel.walk())
-        for arg in kernel.body.args:
+        for number, arg in enumerate(kernel.body.args):
             self._forms[arg] = _INT
             self._index[arg] = ("block",)
+            self._exact[arg] = ("block", number)
         stores: list[Any] = []
         self._region(kernel.body, stores)
         return stores
@@ -167,12 +171,16 @@ class _Reader:
             case scf.WhileOp():
                 inits = [self.form(each) for each in op.inits]
                 for number, arg in enumerate([*op.before.args, *op.after.args]):
-                    self._forms[arg] = ("carried", len(self._loops), number, *inits)
+                    self._forms[arg] = ("carried", self._depth, number, *inits)
+                    self._index[arg] = ("carried", self._depth, number)
+                self._depth += 1
                 for inner in op.regions:
                     self._region(inner, stores)
+                self._depth -= 1
                 whole = [[self.form(each) for each in inner.terminator.operands] for inner in op.regions]
+                steps = self._steps(op, [*op.before.args, *op.after.args])
                 for number, result in enumerate(op.results):
-                    self._forms[result] = self._small(("while", number, inits, whole, _shapes(op)))
+                    self._forms[result] = self._small(("while", number, inits, whole, _shapes(op), *steps))
             case _:
                 for inner in op.regions:
                     self._region(inner, stores)
@@ -181,20 +189,18 @@ class _Reader:
 
     def _loop(self, op: scf.ForOp, stores: list[Any]) -> None:
         inits = [self.form(each) for each in op.inits]
-        depth = len(self._loops)
         self._forms[op.index] = _INT
-        self._index[op.index] = ("loop", depth)
+        self._index[op.index] = ("loop", self._depth)
         for number, arg in enumerate(op.iter_args):
             is_whole = ELEMENTS.get(arg.dtype) is not None and ELEMENTS[arg.dtype].kind != "float"
-            self._forms[arg] = _INT if is_whole and inits[number] == _INT else ("carried", depth, number)
-            self._index[arg] = ("carried", depth, number)
-        self._loops.append((op.index, op.upper))
+            self._forms[arg] = _INT if is_whole and inits[number] == _INT else ("carried", self._depth, number)
+            self._index[arg] = ("carried", self._depth, number)
+        self._depth += 1
         self._region(op.body, stores)
-        self._loops.pop()
+        self._depth -= 1
         yields = op.yielded
         forms = [self.form(each) for each in yields]
-        trips = _trips(op)
-        rest = self._small(("loop", trips, inits, forms, _shapes(op)))
+        rest = self._small(("loop", _bounds(op), inits, forms, _shapes(op), *self._steps(op, op.iter_args)))
         for number, result in enumerate(op.results):
             chain = None if self.is_simulated else self._chain(op, number, yields[number])
             if forms[number] == _INT and inits[number] == _INT:
@@ -203,6 +209,13 @@ class _Reader:
                 self._forms[result] = self._small(("chain", inits[number], *chain))
             else:
                 self._forms[result] = (number, rest)
+
+    def _steps(self, loop: Operation, carried: Sequence[Value]) -> list[Form]:
+        """How a loop moves on what it carries from one place to load from to the next."""
+        loads = [op for op in loop.walk() if isinstance(op, (tile.LoadOp, tile.LoadBlockOp))]
+        sources = set(reached([place for op in loads for place in _places(op)], _sources))
+        moved = [(number, arg) for number, arg in enumerate(carried) if arg in sources]
+        return [("moves", number, *map(self.exactly, handed_on(arg))) for number, arg in moved]
 
     def _chain(self, loop: scf.ForOp, number: int, last: Value) -> Form | None:
         """How a loop adds products to one carried tile and does nothing else with it, in ascending order of K; None if
@@ -213,7 +226,7 @@ class _Reader:
         if op.parent is not loop.body or constant_of(loop.lower) != 0 or constant_of(loop.step) != 1:
             return None
         extent, trips = op.a.shape[1], constant_of(loop.upper)
-        if not all(self._ascends(side, loop.index, extent) for side in (op.a, op.b)):
+        if not all(self._ascends(side, loop, extent) for side in (op.a, op.b)):
             return None
         sides = [_strip(self.form(side)) for side in (op.a, op.b)]  # their elements come in order, as was seen
         length = None if trips is None else int(trips) * extent
@@ -227,11 +240,11 @@ class _Reader:
         values = reached([value], lambda each: [] if isinstance(each.op, tile.LoadOp) else operands_of(each))
         return [each.op for each in values if isinstance(each.op, tile.LoadOp)]
 
-    def _ascends(self, side: Value, index: Value, extent: int) -> bool:
+    def _ascends(self, side: Value, loop: scf.ForOp, extent: int) -> bool:
         """Whether iteration k has the elements from k * extent on, in order, of each operand that the loop loads."""
         for load in self._loads(side):
-            moving = [each for each in load.indices if depends_on(each, [index])]
-            if len(moving) > 1 or (moving and _advance(moving[0], index) != (extent, extent)):
+            moving = [each for each in load.indices if _moves(each, loop.body.args)]
+            if len(moving) > 1 or (moving and _advance(moving[0], loop.index) != (extent, extent)):
                 return False
         return True
 
@@ -239,7 +252,7 @@ class _Reader:
         sizes = []
         for load in self._loads(side):
             assert isinstance(load.buffer.type, BufferType)
-            sizes += [load.buffer.type.shape[n] for n, each in enumerate(load.indices) if depends_on(each, [index])]
+            sizes += [load.buffer.type.shape[n] for n, each in enumerate(load.indices) if _moves(each, [index])]
         return sizes
 
     def form(self, value: Value) -> Form:
@@ -268,8 +281,7 @@ class _Reader:
                     return _INT
                 places: tuple[Form, ...] = ()
                 if self.ordered:
-                    given = op.indices if isinstance(op, tile.LoadOp) else op.starts
-                    places = tuple("tile" if _is_start(form) else form for form in map(self.index, given))
+                    places = tuple("tile" if _is_start(form) else form for form in map(self.index, _places(op)))
                 return ("load", name, result.dtype, before, ("at", *places))
             case tensor.BroadcastOp() | tensor.ReshapeOp() | tensor.TransposeOp():
                 return self.form(op.operands[0])
@@ -322,11 +334,38 @@ class _Reader:
         elif op is None or not op.operands:
             form = ("host",)
         else:
-            forms = [self.index(each) for each in op.operands]
-            of_block = all(_is_start(each) and each != ("tile",) for each in forms)
-            form = ("block",) if of_block else (op.name, *forms)
+            parts = [*op.operands, *handed_on(value)]
+            forms = [self.index(each) for each in parts]
+            fixed = [_is_start(each) and each != ("tile",) for each in forms]
+            if all(fixed):
+                form = ("block",)
+            elif isinstance(op, arith.SubOp) or (isinstance(op, arith.MulOp) and any(fixed)) or not self._turns(value):
+                form = (op.name, *forms)
+            else:
+                form = self.exactly(value)
         self._index[value] = form = self._small(form)
         return form
+
+    def _turns(self, value: Value) -> bool:
+        """Whether an index depends on what a loop counts or carries."""
+        args = (each for each in reached([value], _sources) if each.op is None)
+        return any(self._index.get(each, ())[:1] in _TURNING for each in args)
+
+    def exactly(self, value: Value) -> Form:
+        """Which whole number: where it begins counts, too."""
+        known = self._exact.get(value)
+        if known is None:
+            op, number = value.op, constant_of(value)
+            if number is not None:
+                known = repr(number)
+            elif op is None:
+                known = self._index.get(value, ())
+                known = known if known[:1] in _TURNING else ("host", value.name)
+            else:
+                attributes = tuple(sorted((name, repr(each)) for name, each in op.attributes.items()))
+                known = (op.name, attributes, *map(self.exactly, (*op.operands, *handed_on(value))))
+            self._exact[value] = known = self._small(known)
+        return known
 
     def _buffer(self, value: Value) -> str:
         if value not in self._names:
@@ -357,9 +396,22 @@ def _is_start(form: Form) -> bool:
     return isinstance(form, str) or form in (("block",), ("host",), ("tile",))
 
 
-def _trips(op: scf.ForOp) -> Any:
-    bounds = [constant_of(each) for each in (op.lower, op.upper, op.step)]
-    return bounds if None not in bounds else "dynamic"
+def _places(load: tile.LoadOp | tile.LoadBlockOp) -> Sequence[Value]:
+    return load.indices if isinstance(load, tile.LoadOp) else load.starts
+
+
+def _sources(value: Value) -> list[Value]:
+    """What a value is computed from, by branches and loops too."""
+    return [*operands_of(value), *handed_on(value)]
+
+
+def _moves(value: Value, args: Collection[Value]) -> bool:
+    return any(each in args for each in reached([value], _sources))
+
+
+def _bounds(op: scf.ForOp) -> list[Any]:
+    """Where a loop begins and ends, and its step; None for what only a call knows."""
+    return [constant_of(each) for each in (op.lower, op.upper, op.step)]
 
 
 def _shapes(op: Operation) -> list[Any]:
@@ -376,14 +428,15 @@ def _shapes(op: Operation) -> list[Any]:
 def _advance(value: Value, index: Value) -> tuple[int, int] | None:
     """(step, extent) of an index that is step * k + 0, 1, 2, ..., extent - 1 + something that does not move; None for
     any other."""
-    op = value.op
+    op, body = value.op, index.owner
+    assert isinstance(body, Region)
     if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, arith.CastOp)):
         return _advance(op.operands[0], index)
     if value is index:
         return 1, 1
     if isinstance(op, tensor.IotaOp):
         return 0, op.extent
-    if not depends_on(value, [index]) and value.shape == ():
+    if value.shape == () and not _moves(value, body.args):
         return 0, 1
     if isinstance(op, arith.MulOp):
         for one, other in (op.operands, op.operands[::-1]):

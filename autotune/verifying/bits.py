@@ -1,8 +1,9 @@
 """The bits of what a kernel computes, on inputs whose sums show in which order they were added. Runs where kernels do.
 
 A sum of floats depends on the order where terms cancel or differ much in size. So beside the inputs of the tuning
-there are three made from them, with the same shapes, signs and largest values: terms that alternate and nearly cancel
-their neighbours, terms that cancel others half a dimension away, and terms of very different exponents.
+there are three made from them, with the same shapes, largest sizes, and sign where all have one: terms that alternate
+and nearly cancel their neighbours, terms that cancel others half a dimension away, and terms of very different
+exponents.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def _mixed(words: Any, odd: int) -> Any:
 
 
 def adversarial_inputs(inputs: Sequence[Any]) -> Iterator[list[Any]]:
-    """Three sets of inputs; what is no tensor of floats stays. Values stay within those of the given inputs."""
+    """Three sets of inputs; what is no tensor of floats stays. No value is larger than the largest given one, and where
+    none is negative, or none positive, none becomes so."""
     if any(_is_float(tensor) and tensor.numel() for tensor in inputs):
         for kind in (_alternating, _distant, _of_all_sizes):
             place = 0
@@ -66,17 +68,17 @@ def _is_float(value: Any) -> bool:
 
 
 def _like(tensor: Any, kind: Any, place: int) -> Any:
-    """A tensor of the same shape, strides and type, with values between the given one's least and largest."""
+    """A tensor of the same shape, strides and type, with values of the given one's sign, up to its largest size."""
     import torch
 
     wide = tensor.detach().to(torch.float32 if tensor.dtype is not torch.float64 else torch.float64)
     wide = torch.where(torch.isfinite(wide), wide, 0)
-    largest, least = float(wide.abs().max()), float(wide.min())
+    largest, least, most = float(wide.abs().max()), float(wide.min()), float(wide.max())
     generator = torch.Generator(device=wide.device).manual_seed(_SEED + place)
     numbers, signs = (torch.rand(tensor.shape, generator=generator, device=wide.device) for _ in range(2))
     values = kind(numbers, signs < 0.5, place)
-    if least >= 0:
-        values = values.abs()
+    if least >= 0 or most <= 0:
+        values = values.abs() if least >= 0 else -values.abs()
     made = (values * (largest or 1.0)).to(wide.dtype).to(tensor.dtype)
     return with_strides(made, tensor.stride())
 

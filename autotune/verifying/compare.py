@@ -49,10 +49,10 @@ def difference(
     mismatched, largest, total, counted, finite_where_due, unknown = 0, 0.0, 0.0, 0, True, 0
     first = worst = -1
     beyond, start, most = 0, 0, -1.0
-    for got, want in _chunks(actual, expected):
-        bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
-        error = (got - want).abs()
-        finite = torch.isfinite(error)
+    for got, want, error in _compared(actual, expected):
+        finite = error.isfinite()
+        same = got.isinf() & (got == want) | got.isnan() & want.isnan()
+        bad = ~(same | finite & (error <= scaled + rtol * want.abs()))
         wrong = torch.where(bad, torch.where(finite, error, math.inf), -1.0)
         error = torch.where(finite, error, 0)
         count = int(bad.sum())
@@ -66,7 +66,7 @@ def difference(
             if float(wrong[place]) > most:
                 most, worst = float(wrong[place]), start + place
             if cap is not None:
-                beyond += int((bad & ~torch.isclose(got, want, rtol=cap[0], atol=cap[1] * scale, equal_nan=True)).sum())
+                beyond += int((bad & ~(finite & (error <= cap[1] * scale + cap[0] * want.abs()))).sum())
         stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
         finite_where_due = finite_where_due and not bool(stray.any())
         unknown += int((torch.isnan(want) & ~torch.isnan(got)).sum())
@@ -83,17 +83,44 @@ def rms(expected: Any) -> float:
 
     squares, numbers = 0.0, 0
     for (want,) in _chunks(expected):
-        finite = torch.isfinite(want)
-        squares += float(torch.where(finite, want, 0).abs().square().sum())
+        size = _wide(want, want.dtype.is_complex).abs()
+        finite = torch.isfinite(size)
+        squares += float(torch.where(finite, size, 0).square().sum())
         numbers += int(finite.sum())
     return math.sqrt(squares / numbers) if numbers else 0.0
 
 
-def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
+def _compared(actual: Any, expected: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Elements of both, in float64 or complex128, and how far they are apart: whole numbers of 64 bits, too, whose
+    last bits float64 does not have."""
+    is_complex = actual.dtype.is_complex or expected.dtype.is_complex
+    is_whole = not any(each.dtype.is_floating_point or each.dtype.is_complex for each in (actual, expected))
+    for pair in _chunks(actual, expected):
+        got, want = (_wide(each, is_complex) for each in pair)
+        if is_whole and any(each.element_size() == 8 for each in pair):
+            (high, low), (wanted_high, wanted_low) = map(_halves, pair)
+            yield got, want, ((high - wanted_high) * 2.0**32 + (low - wanted_low)).abs()
+        else:
+            yield got, want, (got - want).abs()
+
+
+def _halves(whole: Any) -> tuple[Any, Any]:
+    """The upper and the lower 32 bits of whole numbers, in float64."""
     import torch
 
-    wide = torch.complex128 if any(value.dtype.is_complex for value in values) else torch.float64
+    words = whole.view(torch.int64) if whole.dtype is torch.uint64 else whole.to(torch.int64)
+    high = words >> 32
+    return (high & 0xFFFFFFFF if whole.dtype is torch.uint64 else high).double(), (words & 0xFFFFFFFF).double()
+
+
+def _wide(values: Any, is_complex: bool) -> Any:
+    import torch
+
+    return values.to(torch.complex128 if is_complex else torch.float64)
+
+
+def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
     device = values[-1].device
     flat = [value.detach().reshape(-1) for value in values]
     for start in range(0, flat[0].numel(), _CHUNK):
-        yield tuple(each[start : start + _CHUNK].to(device, wide) for each in flat)
+        yield tuple(each[start : start + _CHUNK].to(device) for each in flat)

@@ -11,7 +11,7 @@ from tiledsl.digests import short_digest
 _LAYOUT = re.compile(r"^#(\w+) = #([\w.]+)<(\{.*\})>\s*$", re.MULTILINE)
 _DOT = re.compile(r"= (tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma\w*|tt\.dot_scaled)\b(.*)$")
 _REDUCE = re.compile(r'"(tt\.reduce|tt\.scan)"\(.*<\{(.*)\}> \(\{')
-_TYPES = re.compile(r"tensor<([\dx]*?)x?([a-z]\w*), (#.*?)>(?=[,)\s]|$)")
+_TYPES = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*), (#.*?)>(?=[,)\s]|$)")
 _NUMBERS = re.compile(r"(\w+) = (\[[\d, ]*\]|\d+)")
 
 
@@ -44,7 +44,7 @@ def hardware_orders(ttgir: str) -> str:
             if reduction[1] == "tt.reduce" and all(re.search(r"max|min|andi|ori|xori|addi", each) for each in combine):
                 continue
             axis = int((re.search(r"axis = (\d+)", reduction[2]) or ["", "0"])[1])
-            source = _TYPES.search(types)
+            source = _TYPES.search(types.partition("->")[0])
             where = types if source is None else _along(source[1], source[3], axis, layouts)
             orders.append((reduction[1], reduction[2], combine, source[2] if source else "", where))
     return short_digest(repr([each for number, each in enumerate(orders) if each not in orders[:number]]))

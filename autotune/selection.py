@@ -64,7 +64,7 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
             trial.alone = trial.latency
         ratio = counted.ratios.get(name, short.ratios[name] / short.ratios[counted.leader])
         trial.latency = ratio * fastest
-        if ratio >= _CLOSE and len(own) == counted.rounds[counted.leader]:
+        if ratio >= _CLOSE and counted.rounds.get(name) == counted.rounds[counted.leader]:
             trial.latency = statistics.median([sample for timed in own for sample in timed])  # rounds say little of it
         trial.noise, trial.rounds = counted.noise, len(timed) + len(lasting.get(name, ()))
         trial.spread = summarize([statistics.median(timed) for timed in own], "").spread

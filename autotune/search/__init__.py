@@ -49,7 +49,7 @@ def _model(space: SearchSpace) -> Strategy:
     count = len(space.order)
     pace = max(_LEAST_TRIALS, count // _MODEL_SHARE) if space.max_trials is None else space.max_trials
     trials = count if space.max_trials is None and space.seconds is not None else pace
-    return ModelOrder(space.order, trials, space.seed, space.configs if any(space.configs) else None, pace)
+    return ModelOrder(space.order, trials, pace, space.seed, space.configs if any(space.configs) else None)
 
 
 # What the option `search` may be, besides names of register_search; docs/tuning.md has the same table.

@@ -26,20 +26,20 @@ class ModelOrder:
     4. Successive halving (Jamieson and Talwalkar, 2016): up to here each was measured for a sixteenth of the time. The
        best quarter is measured again for four times as long, then the best quarter of those, until few are left.
 
-    pace: the trials by which the phases are sized, where seconds limit the search; else max_trials.
+    pace: the trials by which the phases are sized; fewer than max_trials where seconds limit the search.
     """
 
     def __init__(
         self,
         order: Sequence[int],
         max_trials: int,
-        seed: int = 0,
-        configs: Sequence[Mapping[str, Any]] | None = None,
-        pace: int | None = None,
+        pace: int,
+        seed: int,
+        configs: Sequence[Mapping[str, Any]] | None,
     ) -> None:
         self._rank = {index: position for position, index in enumerate(order)}
         self._max_trials = min(max_trials, len(order))
-        self._pace = min(self._max_trials, pace or max_trials)
+        self._pace = min(self._max_trials, pace)
         self._neighbours = Neighbours([configs[index] for index in order], list(order)) if configs is not None else None
         self._times: Counter[int] = Counter()  # asked for
         self._open: set[int] = set()

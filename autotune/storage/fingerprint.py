@@ -94,13 +94,24 @@ def _is_library(module: str | None) -> bool:
 
 def _class(value: type, seen: dict[int, int], depth: int) -> str:
     name = f"class:{value.__module__}.{value.__qualname__}"
-    if _is_library(value.__module__) or depth <= 0:
+    if _is_library(value.__module__):
         return name
-    members = {n: getattr(m, "__func__", getattr(m, "fget", m)) for n, m in vars(value).items()}
-    plain = (FunctionType, bool, int, float, str, tuple, list, dict)
-    kept = [(n, m) for n, m in members.items() if isinstance(m, plain) and (callable(m) or not n.startswith("__"))]
-    parts = [f"{n}={_canonical(m, seen, depth)}" for n, m in sorted(kept, key=lambda item: item[0])]
+    kept = [(n, _behind(m)) for n, m in sorted(vars(value).items(), key=lambda item: item[0])]
+    parts = [f"{n}={_canonical(m, seen, depth)}" for n, m in kept if not n.startswith("_") or _is_plain(n, m)]
     return f"{name}:{_summary([*(_canonical(base, seen, depth) for base in value.__bases__), *parts])}"
+
+
+def _behind(member: Any) -> Any:
+    """The function behind a member of a class."""
+    if isinstance(member, functools.cached_property):
+        return member.func
+    return getattr(member, "__func__", getattr(member, "fget", member))
+
+
+def _is_plain(name: str, member: Any) -> bool:
+    """Whether a member whose name is private may count: what Python and libraries leave there need not have a text."""
+    plain = (FunctionType, bool, int, float, str, tuple, list, dict)
+    return isinstance(member, plain) and (callable(member) or not name.startswith("__"))
 
 
 def _summary(parts: Sequence[str]) -> str:
@@ -156,7 +167,8 @@ def _byte_code(function: FunctionType) -> str:
     lines = []
     for code in _codes(function.__code__):
         constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
-        lines.append(f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}")
+        shown = _canonical(constants, {}, 1)  # sets in an order that every process has
+        lines.append(f"{code.co_code.hex()} {shown} {code.co_names} {code.co_varnames}")
     return "\n".join(lines)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
 import math
+import re
 import textwrap
 from pathlib import Path
 from types import ModuleType
@@ -204,3 +206,178 @@ def test_a_key_of_another_form_has_no_fields(change: dict[str, Any], tmp_path: P
     assert _entry(tmp_path).fields == {"target": "cuda:90"}
     (tmp_path / "key.json").write_text(json.dumps({**right, **change}))
     assert _entry(tmp_path).fields is None
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Made:
+    """A class of a user's, whose instances print themselves."""
+
+    def __repr__(self) -> str:
+        return "made"
+
+    def scale(self, x: Any) -> Any:
+        return x
+
+
+KNOT: list[Any] = [1, []]
+KNOT[1].append(KNOT)
+KNOT[1].append(KNOT[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b": 1, "a": [1, (2,)]}, "{str:'b'=int:1,str:'a'=list[int:1,tuple[int:2]]}"),
+        ({3, 1, 2}, "set{int:1,int:2,int:3}"),
+        (frozenset([2.5, 1j]), "set{complex:1j,float:2.5}"),
+        (math, "module:math"),
+        (ModuleType("users.own"), "module:vague:users.own"),
+        (torch.Tensor, "class:torch.Tensor"),
+        (torch.float16, "torch.dtype:torch.float16"),
+        (functools.partial(max, 1, key=None), "partial:list[builtins.builtin_function_or_method:"
+         "<built-in function max>,"
+         "tuple[int:1],{str:'key'=NoneType:None}]"),
+        (KNOT, "list[int:1,list[#0,#1]]"),
+        ([KNOT[1], KNOT[1]], "list[list[list[int:1,#1],#1],list[list[int:1,#1],#1]]"),
+        (torch.ones(2, 3), "tensor:(2, 3):(3, 1):torch.float32:cpu"),
+        ([torch.ones(2, 3).t()], "list[tensor:vague:(3, 2):(1, 3):torch.float32:cpu]"),
+        (type("ProcessGroup", (), {"group_name": "g", "size": lambda self: 4})(), "group of 4"),
+        (Color.RED, f"{__name__}.Color:<Color.RED: 1>"),
+        (Made(), f"vague:{__name__}.Made:made"),
+        ([object()], f"list[{OPAQUE}builtins.object]"),
+        (textwrap.dedent, "function:textwrap.dedent"),
+        (textwrap.TextWrapper.fill, "function:textwrap.TextWrapper.fill"),
+        (Path("/x"), None),
+        (..., "builtins.ellipsis:Ellipsis"),
+    ],
+)  # fmt: skip
+def test_texts_of_values(value: Any, text: str | None) -> None:
+    assert canonical(value) == text or text is None and VAGUE not in canonical(value)
+
+
+def test_methods_count_with_what_they_belong_to() -> None:
+    one = canonical(Made().scale)
+    assert re.fullmatch(rf"method:function:[0-9a-f]+ of vague:{__name__}.Made:made", one)
+
+
+def members(**given: Any) -> Any:
+    return type("Members", (), {"__module__": "user", **given})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.float16, torch.bfloat16), ({1, 2}, {1, 3}), (None, 1), (b"a", b"b"), (int, float), ([1], [2]), (1, 2),
+        (functools.cached_property(lambda self: 1), functools.cached_property(lambda self: 2)),
+        (property(lambda self: 1), property(lambda self: 2)), (staticmethod(lambda: 1), staticmethod(lambda: 2)),
+        (classmethod(lambda cls: 1), classmethod(lambda cls: 2)), (lambda self: 1, lambda self: 2),
+    ],
+)  # fmt: skip
+def test_members_of_classes_count(one: Any, other: Any) -> None:
+    first, second = canonical(members(x=one)), canonical(members(x=other))
+    assert first == canonical(members(x=one)) != second
+    assert VAGUE not in first and re.fullmatch("class:user.Members:[0-9a-f]+", first)
+
+
+def test_which_members_count() -> None:
+    plain = canonical(members())
+    assert (
+        canonical(members(__slots__=()))
+        == canonical(members(__doc__="other"))
+        == canonical(members(_x=object()))
+        == plain
+    )
+    assert VAGUE in canonical(members(x=object()))
+    changed = [
+        members(_x=1),
+        members(__call__=lambda self: 1),
+        members(_x=lambda self: 1),
+        members(__call__=lambda self: 2),
+    ]
+    assert len({plain, *map(canonical, changed)}) == 5
+
+    class Below(members(x=1)):  # type: ignore[misc]
+        pass
+
+    above = canonical(Below)
+    Below.__bases__[0].x = 2
+    assert canonical(Below) != above and canonical(Color) == canonical(Color)
+
+
+def test_functions_without_a_text_of_their_own_count_with_their_code() -> None:
+    assert canonical(lambda x: x in {0, 8}) == canonical(lambda x: x in {8, 0})  # not as this process orders them
+    first, second = [lambda x: x + 1, lambda x: x + 2]
+    assert canonical(first) != canonical(second)
+    assert canonical(lambda x: [y + 1 for y in x]) != canonical(lambda x: [y + 2 for y in x])
+    assert canonical(lambda x: x.real) != canonical(lambda x: x.imag)
+    assert canonical(lambda x, y: x - y) != canonical(lambda y, x: y - x)  # their parameters' names, too
+    late: Any
+    hole = lambda: late
+    before = canonical(hole)  # not assigned yet
+    late = 3
+    assert canonical(hole) != before
+
+
+def loaded(text: str, **names: Any) -> Any:
+    space = {"__name__": "user", **names}
+    exec(textwrap.dedent(text), space)
+    return space["f"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("def f(x): return x", "def f(x):\n    'Says so.'\n    return x", True),
+        ("def f(x):\n    'Says so.'\n    return x", "def f(x):\n    'Says else.'\n    return x", True),
+        ("def f(x):\n    def g():\n        'a'\n        return 1", "def f(x):\n    def g():\n        return 1", True),
+        ("def f(x):\n    return 'a'", "def f(x):\n    return u'a'", True),
+        ("def f(x):\n    return 'a'", "def f(x):\n    return b'a'", False),
+        ("def f(x):\n    return None", "def f(x):\n    return", False),
+        ("def f(x):\n    return [1, 2]", "def f(x):\n    return [[1, 2]]", False),
+        ("def f(x): return x", "async def f(x): return x", False),
+        ("def f(x): return x", "def f(y): return y", False),
+        ("def f(x): return x", "def f(*x): return x", False),
+        ("def f(x=1): return x", "def f(x=2): return x", False),
+        ("def f(x, y=1): return x", "def f(x=1, y=1): return x", False),
+        ("def f(*, x=1): return x", "def f(*, x=2): return x", False),
+    ],
+)  # fmt: skip
+def test_of_a_function_its_meaning_counts(one: str, other: str, same: bool, tmp_path: Path) -> None:
+    def of(text: str) -> str:
+        path = tmp_path / f"{abs(hash(text))}.py"
+        path.write_text(text)
+        names: dict[str, Any] = {"__name__": "user"}
+        exec(compile(text, str(path), "exec"), names)
+        return canonical(names["f"])
+
+    assert (of(one) == of(other)) == same
+
+
+def test_what_a_function_names_counts_once_each() -> None:
+    assert canonical(loaded("def f(): return lambda: SIZE", SIZE=1)) != canonical(
+        loaded("def f(): return lambda: SIZE", SIZE=2)
+    )
+    assert canonical(loaded("def f(): return 3", SIZE=1)) == canonical(loaded("def f(): return 3", SIZE=2))
+    module = ModuleType("users")
+    module.size, module.other = 1, 2  # type: ignore[attr-defined]
+    texts = []
+    for size, other in ((1, 2), (2, 2), (2, 3)):
+        module.size, module.other = size, other  # type: ignore[attr-defined]
+        texts.append(canonical(loaded("def f(): return users.size", users=module)))
+    assert texts[0] != texts[1] == texts[2]
+    assert canonical(loaded("def f(): return math.pi", math=math)) == canonical(
+        loaded("def f(): return math.pi", math=math)
+    )
+
+
+def test_containers_have_any_depth_and_functions_eight() -> None:
+    nested: Any = 1
+    for _ in range(30):
+        nested = [nested]
+    assert OPAQUE not in canonical(nested)
+    outer = lambda inner, _: type("Outer", (), {"__module__": "user", "x": inner})
+    classes = [functools.reduce(outer, range(depth), 1) for depth in (7, 8)]
+    assert [VAGUE in canonical(each) for each in classes] == [False, True]

@@ -315,3 +315,78 @@ def test_a_search_is_simulated_on_what_was_measured() -> None:
         _ = simulate(result, "exhaustive", max_trials=1, order=[1]).best
     with pytest.raises(TileError, match="no configuration of this result has a time"):
         simulate(replace(result, trials=result.trials[1:2], kernel=SimpleNamespace(name="k")), "exhaustive")
+
+
+def test_a_search_is_simulated_as_it_would_run() -> None:
+    result = result_with([3.0, None, 2.0, 1.0, math.inf])
+    spaces: list[SearchSpace] = []
+    sizes: list[int] = []
+
+    class All(Climb):
+        def __init__(self, space: SearchSpace) -> None:
+            super().__init__(space)
+            spaces.append(space)
+
+        def ask(self, n: int) -> list[int]:
+            sizes.append(n)
+            return [index for index in (3, 1, 4, 0) if index not in dict(self.told)][:n]
+
+    found = simulate(result, All)
+    assert sizes[0] == 1 and [trial.index for trial in found.tried] == [3, 1, 4, 0]
+    assert (found.bests, found.least, found.best.index) == ((1.0,) * 4, 1.0, 3)
+    assert [each.config for each in result.trials] == list(spaces[0].configs) and spaces[0].order == (0, 1, 2, 3, 4)
+    assert (spaces[0].seed, spaces[0].max_trials, spaces[0].seconds) == (0, None, None)
+    simulate(result, All, 2, 7, 3, [4, 5, 0])
+    assert sizes[-1] <= 3 and (spaces[1].order, spaces[1].seed, spaces[1].max_trials) == ((4, 0), 7, 2)
+    assert found.trials_to(1.0) == 1 and found.trials_to(0.99) is None
+
+
+def test_room_is_what_is_not_outstanding_and_what_is_left() -> None:
+    asked: list[int] = []
+
+    class Counting(Climb):
+        def ask(self, n: int) -> list[int]:
+            asked.append(n)
+            return [index for index in range(6) if index not in dict(self.told)][len(waiting) : len(waiting) + n]
+
+    waiting: list[int] = []
+    strategy = make_strategy(Counting, 6, range(6), 5)
+    for n, room in ((2, 2), (5, 3), (5, None)):
+        before = len(asked)
+        waiting += strategy.ask(n)
+        assert asked[before:] == ([room] if room else [])
+    assert waiting == [0, 1, 2, 3, 4] and not strategy.done and strategy.ask(9) == [] and strategy.share(0) == 1.0
+    for index in waiting:
+        strategy.tell(index, 1.0)
+    assert strategy.done
+
+
+def test_a_strategy_of_which_nothing_new_comes_has_a_hundred_answers() -> None:
+    for idle, expected in ((99, [1]), (100, [])):
+        strategy = make_strategy(listed(*[[0]] * idle, [1]), 2, [1])  # the first is pruned
+        assert strategy.ask(1) == expected and strategy.done == (not expected)
+
+
+def test_done_is_asked_only_where_nothing_is_outstanding() -> None:
+    class Ending(Climb):
+        done = False
+
+    made: list[Ending] = []
+    strategy = make_strategy(lambda space: made.append(Ending(space)) or made[-1], 3, range(3))
+    (index,) = strategy.ask(1)
+    made[0].done = True
+    assert strategy.ask(2) == [] and not strategy.done
+    strategy.tell(index, None)
+    assert strategy.done
+    Ending.done = property(_raising)  # type: ignore[assignment]
+    with pytest.raises(TileError, match="the search <lambda>: done raises KeyError"):
+        _ = make_strategy(lambda space: Ending(space), 3, range(3)).done
+
+
+@pytest.mark.parametrize("search", [3, None, "auto", Climb, "mine"])
+def test_what_makes_a_strategy(search: Any) -> None:
+    register_search("mine", Climb)
+    assert own.factory_of(search) is (Climb if search in (Climb, "mine") else None)
+    assert own.registered() == ("mine",)
+    with pytest.raises(TileError, match="an object with ask"):
+        make_strategy(lambda space: SimpleNamespace(ask=len), 1, [0])

@@ -307,3 +307,148 @@ def test_the_whole_course_of_a_model_search() -> None:
     told = [int(each.split("/")[0]) for line in course for each in line.split()]
     assert len(set(told)) == 40 and 12 not in told and 35 in told
     assert transcript(make_strategy("exhaustive", 48, order, 4), bowl) == ["0/0.25 1/0.25 2/0.25", "3/0.25"]
+
+
+# The model's order against a plain one, with every round answered at once
+
+VALUES = st.sampled_from([[1, 2, 4, 8], [0.5, 2], ["a", "b", "c"], [True, False], [None, 1, "x"], [64, 128, 32]])
+
+
+def neighbours(one: dict[str, Any], configs: list[dict[str, Any]]) -> list[int]:
+    """Those that differ in one value, which is the next in size if all are numbers."""
+    found = []
+    for index, other in enumerate(configs):
+        differ = [name for name in one if repr(one[name]) != repr(other[name])]
+        if len(differ) == 1:
+            values = {repr(each[differ[0]]): each[differ[0]] for each in configs}.values()
+            if all(isinstance(value, (int, float)) for value in values):
+                ranks = sorted(values)
+                near = abs(ranks.index(one[differ[0]]) - ranks.index(other[differ[0]])) == 1
+            else:
+                near = True
+            found += [index] * near
+    return found
+
+
+def plain_rounds(
+    order: list[int],
+    trials: int,
+    pace: int,
+    seed: int,
+    configs: list[Any] | None,
+    latency: Callable[[int, int], Any],
+    told: dict[int, float],
+) -> list[dict[int, float]]:
+    """What is asked in each round, with the share of the time."""
+    trials, rounds, times = min(trials, len(order)), [], dict[int, int]()
+    pace = min(pace, trials)
+    rank = {index: place for place, index in enumerate(order)}
+    known = dict(told)
+    few = max(4, pace // 8)
+
+    def go(asked: list[int]) -> None:
+        times.update((index, times.get(index, 0) + 1) for index in asked)
+        rounds.append({index: min(1.0, 4 ** (times[index] - 1) / 16) for index in asked})
+        for index in asked:
+            known.pop(index, None)
+            if (found := latency(index, times[index])) is not None:
+                known[index] = found
+
+    def best() -> list[int]:
+        return sorted(known, key=lambda index: (known[index], rank.get(index, 0)))
+
+    first = max(1, round(pace / 2)) if configs is not None else trials
+    drawn = first // 10
+    rest = order[first - drawn :]
+    go(order[: first - drawn] + random.Random(seed).sample(rest, min(drawn, len(rest))))
+    parents = 8
+    while len(times) < trials:
+        asked: list[int] = []
+        while configs is not None and known and not asked:
+            near = {
+                order[at]
+                for parent in best()[:parents] if parent in rank
+                for at in neighbours(configs[parent], [configs[index] for index in order]) if order[at] not in times
+            }  # fmt: skip
+            asked = sorted(near, key=rank.__getitem__)[:few]
+            if parents == 1 and not asked:
+                break
+            parents = max(1, parents // 2)
+        asked = asked or [index for index in order if index not in times][:few]
+        go(asked[: trials - len(times)])
+    racing = best()
+    while racing:
+        near = [index for index in racing if known[index] <= 1.25 * known[racing[0]]][: math.ceil(len(racing) / 4)]
+        if len(near) <= 5:
+            break
+        go(near)
+        racing = [index for index in best() if index in near and rounds[-1][index] < 1]
+    return rounds
+
+
+@given(st.data())
+def test_a_model_search_is_the_plain_one(data: st.DataObject) -> None:
+    spaces = data.draw(st.lists(VALUES, min_size=1, max_size=3))
+    configs = [dict(zip("xyz", each)) for each in itertools.product(*spaces)]
+    order = data.draw(st.permutations(range(len(configs))))
+    order = order[: data.draw(st.integers(1, len(order)))]
+    trials, pace = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 70))
+    seed = data.draw(st.integers(0, 3))
+    spread = data.draw(st.sampled_from([0.001, 0.1]))
+    fails = data.draw(st.sampled_from([2, 7, 1000]))
+    given_configs = configs if data.draw(st.booleans()) else None
+
+    def latency(index: int, time: int) -> float | None:
+        mixed = (index * 7919 + time * 104729) % 101
+        return None if mixed % fails == 1 else 1.0 + spread * mixed
+
+    told = {index: 1.0 + spread * index for index in range(len(configs)) if index not in order and index % 5 == 0}
+    strategy = ModelOrder(order, trials, pace, seed, given_configs)
+    for index, value in told.items():
+        strategy.tell(index, value)
+    rounds, times = [], dict[int, int]()
+    while not strategy.done:
+        asked = strategy.ask(10**6)
+        rounds.append({index: strategy.share(index) for index in asked})
+        assert strategy.ask(1) == [] and not strategy.done
+        for index in asked:
+            times[index] = times.get(index, 0) + 1
+            strategy.tell(index, latency(index, times[index]))
+    assert rounds == plain_rounds(order, trials, pace, seed, given_configs, latency, told)
+    assert strategy.ask(1) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "trials", "first"),
+    [
+        (2000, {}, 250, 125), (256, {}, 256, 256), (300, {}, 64, 32), (511, {}, 64, 32), (520, {}, 65, 32),
+        (300, {"max_trials": 300}, 300, 150), (300, {"max_trials": 299}, 299, 150),
+        (256, {"max_trials": 255}, 255, 128),
+        (2000, {"seconds": 1.0}, 2000, 125), (2000, {"seconds": 1.0, "max_trials": 30}, 30, 15),
+    ],
+)  # fmt: skip
+def test_how_many_are_tried_and_how_many_first(size: int, options: Any, trials: int, first: int) -> None:
+    strategy = make_strategy("auto", size, range(size), configs=[{"x": x} for x in range(size)], **options)
+    asked = strategy.ask(10**6)
+    assert len(asked) == first
+    tried = set(asked)
+    while not strategy.done:
+        for index in asked:
+            strategy.tell(index, 1.0 + index)
+        asked = strategy.ask(10**6)
+        tried.update(asked)
+    assert len(tried) == trials
+
+
+def test_a_seed_is_nought_unless_one_is_given() -> None:
+    for name in ("model", "random"):
+        configs = [{"x": x} for x in range(200)]
+        runs = [make_strategy(name, 200, range(200), 100, *seed, configs=configs).ask(100) for seed in ((), (0,), (1,))]
+        assert runs[0] == runs[1] != runs[2]
+    assert make_strategy("random", 9, [3, 1, 2]).ask(9) == make_strategy("random", 9, [1, 2, 3]).ask(9)  # no bias
+
+
+@pytest.mark.parametrize("order", [[3], [-1], [0, 0]])
+def test_an_order_names_each_configuration_once(order: list[int]) -> None:
+    with pytest.raises(AssertionError, match="order names"):
+        make_strategy("exhaustive", 3, order)

@@ -468,7 +468,7 @@ class TuningRun:
             self._check_by_hand(trial, outcome["outputs"])
         if trial.ok and not self.measured and trial.latency is None:
             self._estimate(trial)
-        if trial.ok and trial.objective is None:
+        if trial.ok:
             trial.objective = objective_of(self.options, trial)
         if self._bits is not None:
             self._bits.ran(trial)

@@ -126,7 +126,8 @@ def test_how_ties_are_decided() -> None:
     ordered = [
         of(), of(index=1), of({"a": 2}), of({"a": 10.0}), of({"a": "1"}), of({"a": True}),
         of({"a": "x"}),
-        of({"a": 0, "b": 1}), of({"b": 0}), of(registers=8), of(shared_bytes=1, registers=4), of(num_warps=2), of(spills=1),
+        of({"a": 0, "b": 1}), of({"b": 0}), of(registers=8), of(shared_bytes=1, registers=4), of(num_warps=2),
+        of(spills=1),
     ]  # fmt: skip
     by_value = sorted(ordered, key=lambda key: key)
     assert [ordered.index(each) for each in by_value] == [7, 0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]

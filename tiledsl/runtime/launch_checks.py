@@ -111,7 +111,7 @@ def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[
     for other, given in zip(params, arguments):
         if isinstance(given, torch.Tensor):
             device = given.device
-            for dim, size in zip(other.shape, given.shape):
+            for dim, size in (*zip(other.strides or (), given.stride()), *zip(other.shape, given.shape)):
                 if isinstance(dim, str):
                     sizes.setdefault(dim, size)
         elif not other.is_tensor:
@@ -182,19 +182,23 @@ def _check_shape(kernel: str, param: Parameter, tensor: Any, symbols: dict[str, 
             f"{kernel}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared",
             code="wrong-argument",
         )
-    for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
+    if any(isinstance(dim, int) and dim != size for dim, size in zip(param.shape, shape, strict=True)):
+        raise TileError(
+            f"{kernel}: {param.name} has shape {shape}, but it was compiled for {param.shape}", code="wrong-argument"
+        )
+    # A symbol is read where it comes first, strides before sizes; the stride of one element, or of none, may be any.
+    places = [
+        (dim, stride, f"{param.name}.stride({axis})", shape[axis] > 1)
+        for axis, (dim, stride) in enumerate(zip(param.strides or (), tensor.stride()))
+    ]
+    places += [
+        (dim, size, f"{param.name}.shape[{axis}]", True) for axis, (dim, size) in enumerate(zip(param.shape, shape))
+    ]
+    for dim, found, place, counts in places:
         if isinstance(dim, str):
-            known, where = symbols.setdefault(dim, (size, f"{param.name}.shape[{axis}]"))
-            if known != size:
-                raise TileError(
-                    f"{kernel}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}",
-                    code="wrong-argument",
-                )
-        elif dim != size:
-            raise TileError(
-                f"{kernel}: {param.name} has shape {shape}, but it was compiled for {param.shape}",
-                code="wrong-argument",
-            )
+            known, where = symbols.setdefault(dim, (found, place))
+            if known != found and counts:
+                raise TileError(f"{kernel}: {place} is {found}, but {dim} is {known} by {where}", code="wrong-argument")
     if param.strides is None:
         if not tensor.is_contiguous():
             raise TileError(

@@ -46,7 +46,8 @@ def test_the_fields_of_a_key() -> None:
     fields = dict(found.fields)
     assert len(fields.pop("program")) == 64
     assert fields == {
-        "arguments": {"size": "int:64"}, "inputs": "list[int:3]", "compile_options": "{str:'a'=int:2,str:'b'=int:1}", **HERE,
+        "arguments": {"size": "int:64"}, "inputs": "list[int:3]", "compile_options": "{str:'a'=int:2,str:'b'=int:1}",
+        **HERE,
         "reference": hashlib.sha256(b"list[NoneType:None,int:4]").hexdigest(), "policy": {"rep": [1, 2]},
     }  # fmt: skip
     text = json.dumps(["k", found.fields], sort_keys=True)
@@ -140,8 +141,10 @@ BEST: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, None), ({"latency_kind": "estimated", "ref_latency": 0.5, "limits": "some"}, None), ({"limits": ...}, None),
-        ({"schema": 1}, "not schema 2"), ({"schema": ...}, "not schema 2"), ({"latency_kind": "guessed"}, "latency_kind"),
+        ({}, None), ({"latency_kind": "estimated", "ref_latency": 0.5, "limits": "some"}, None),
+        ({"limits": ...}, None),
+        ({"schema": 1}, "not schema 2"), ({"schema": ...}, "not schema 2"),
+        ({"latency_kind": "guessed"}, "latency_kind"),
         ({"trials": {}}, "no list of trials"), ({"tried": True}, "wrong types"), ({"tried": 1.0}, "wrong types"),
         ({"key": 3}, "wrong types"), ({"best": None}, "wrong types"), ({"limits": 3}, "limits is no text"),
         ({"ref_latency": -1.0}, "is not a time"), ({"ref_latency": "1"}, "is not a time"), ({"best": ...}, "best"),
@@ -299,15 +302,18 @@ def test_so_many_keys_of_a_kernel_are_compared(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, None), ({"latency": 0}, None), ({"objective": -1.5}, None), ({"by_rank": [1.0]}, None), ({"extra": 1}, None),
+        ({}, None), ({"latency": 0}, None), ({"objective": -1.5}, None), ({"by_rank": [1.0]}, None),
+        ({"extra": 1}, None),
         ({"rounds": 2**63 - 1}, None), ({"rounds": ...}, None), ({"verified": True}, None), ({"resources": None}, None),
         ({"schema": 3}, "not a trial of schema 2"), ({"key": None}, "not a trial"), ({"time": -1}, "is not a time"),
         ({"time": ...}, "time"), ({"latency": True}, "is not a time"), ({"latency": float("inf")}, "is not a time"),
         ({"status": "new"}, "has not ended"), ({"status": ...}, "has not ended"), ({"status": 3}, "status is '3'"),
         ({"status": "great"}, "status is 'great'"), ({"latency": None}, "ok without a latency"),
         ({"rounds": 2**63}, "rounds is"), ({"rounds": -(2**64)}, "rounds is"), ({"rounds": 1.0}, "rounds is '1.0'"),
-        ({"rounds": True}, "rounds is 'True'"), ({"verified": 1}, "verified is '1'"), ({"message": None}, "message is 'None'"),
-        ({"objective": "x"}, "objective is 'x'"), ({"resources": []}, r"resources is '\[\]'"), ({"by_rank": {}}, "by_rank is"),
+        ({"rounds": True}, "rounds is 'True'"), ({"verified": 1}, "verified is '1'"),
+        ({"message": None}, "message is 'None'"),
+        ({"objective": "x"}, "objective is 'x'"), ({"resources": []}, r"resources is '\[\]'"),
+        ({"by_rank": {}}, "by_rank is"),
     ],
 )  # fmt: skip
 def test_records_that_make_sense(change: dict[str, Any], message: str | None) -> None:
@@ -340,7 +346,8 @@ def test_a_record_has_the_time_and_what_json_has(monkeypatch: pytest.MonkeyPatch
     assert [journal.number(each) for each in (None, 0, 2, 0.5)] == [None, 0.0, 2.0, 0.5]
 
 
-def test_lines_of_a_journal(tmp_path: Path) -> None:
+def test_lines_of_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 12.5)  # so that lines are of one length
     path = tmp_path / "trials.jsonl"
     line = lambda block, latency: journal.line_of(journal.encode(Trial(0, {"block": block}, "ok", latency=latency)))
     journal.write_journal(path, [json.loads(line(1, 1.0)), json.loads(line(2, 1.0))])

@@ -262,8 +262,7 @@ class _Reader:
             if op is None or not op.operands:
                 number = constant_of(value)
                 form = ("constant", repr(number), value.dtype) if number is not None else ("host", value.dtype)
-                if form[0] != "constant" or ELEMENTS[value.dtype].kind != "float":
-                    form = _INT if value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float" else form
+                form = _INT if value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float" else form
             else:
                 form = self._small(self._value(op, value))
             self._forms[value] = form

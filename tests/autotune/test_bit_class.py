@@ -267,6 +267,7 @@ def read(body: str, simulated: bool = False) -> tuple[_Reader, Any, Any]:
     reader = _Reader(is_simulated=simulated)
     (kernel,) = of_kinds(list(root.walk()), tile.KernelOp)
     stores = reader.kernel(kernel)
+    assert reader._depth == 0
     (value,) = [each for op in kernel.walk() for each in op.results if each.name == "v"] or [None]
     return reader, None if value is None else reader.form(value), stores
 

@@ -13,6 +13,7 @@ from tiledsl.digests import short_digest
 LAYOUTS = """
 #blocked = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [2, 16], warpsPerCTA = [8, 1], order = [1, 0]}>
 #blocked1 = #ttg.blocked<{sizePerThread = [8], threadsPerWarp = [32], warpsPerCTA = [2], order = [0]}>
+#blocked2 = #ttg.blocked<{sizePerThread = [1, 2, 4], threadsPerWarp = [2, 4, 4], warpsPerCTA = [8, 2, 1]}>
 #linear = #ttg.linear<{register = [[0, 1]], lane = [[1, 0]], warp = [], block = []}>
 #mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 4], instrShape = [16, 8]}>
 #mma1 = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 1, warpsPerCTA = [4, 1], instrShape = [16, 64, 32]}>
@@ -105,6 +106,13 @@ def reduce(
         # a slice lacks a dimension, and those behind it are one further
         ("tensor<512xf32, #ttg.slice<{dim = 0, parent = #blocked}>>", 0, ("blocked", 512, "4", "16", "1")),
         ("tensor<4xf32, #ttg.slice<{dim = 1, parent = #blocked}>>", 0, ("blocked", 4, "1", "2", "8")),
+        ("tensor<8x16xf32, #ttg.slice<{dim = 0, parent = #blocked2}>>", 0, ("blocked", 8, "2", "4", "2")),
+        ("tensor<8x16xf32, #ttg.slice<{dim = 1, parent = #blocked2}>>", 0, ("blocked", 8, "1", "2", "8")),
+        (
+            "tensor<8xf32, #ttg.slice<{dim = 0, parent = #ttg.slice<{dim = 1, parent = #blocked2}>}>>",
+            0,
+            ("blocked", 8, "4", "4", "1"),
+        ),
         ("tensor<4xf32, #ttg.slice<{dim = 5, parent = #gone}>>", 0, ("4x", "", "#gone")),
     ],
 )

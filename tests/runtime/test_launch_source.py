@@ -276,7 +276,8 @@ def test_a_bound_call_has_its_addresses_and_workspaces(
     bound = writer.define("bound", "bound of a test")
     machine.log[:], machine.device = [], 1
     expected = [
-        ("one", 4, 2, 1, "stream 1", "head", None, 48, 7, 3, True), ("two", 1, 1, 1, "stream 1", "head", None, 640, 0.5),
+        ("one", 4, 2, 1, "stream 1", "head", None, 48, 7, 3, True),
+        ("two", 1, 1, 1, "stream 1", "head", None, 640, 0.5),
     ]  # fmt: skip
     assert bound() == bound() == "result" and machine.log == expected * 2
     machine.device = 0

@@ -164,3 +164,185 @@ def test_plans_allocate_as_compiled_graphs_of_torch_do(monkeypatch: pytest.Monke
     monkeypatch.delattr(guards, "_empty_strided_cuda")
     assert launch_triton.fast_empty() is launch_triton.torch_empty
     launch_triton.fast_empty.cache_clear()
+
+
+# What torch's insides say
+
+
+def test_what_a_tracer_is_to_see() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.zeros(4, 3)
+    plain = [[x, 3, 0.5, "a", True], [], [x.to("meta")], [torch.nn.Parameter(x)]]
+    assert not any(launch_triton.belongs_to_torch(each) for each in plain)
+    assert [launch_triton.without_values(each) for each in plain] == [False, False, True, False]
+    assert not launch_triton.is_transformed() and not launch_triton.takes_gradients()
+    with FakeTensorMode() as mode:
+        assert launch_triton.belongs_to_torch([x]) and launch_triton.without_values([])
+        fake = mode.from_tensor(x)
+    assert launch_triton.belongs_to_torch([3, fake]) and not launch_triton.belongs_to_torch([3])
+    seen: list[Any] = []
+
+    def look(row: Any) -> Any:
+        seen.append(
+            (launch_triton.is_transformed(), launch_triton.without_values([3]), launch_triton.takes_gradients())
+        )
+        return row.sum()
+
+    torch.vmap(look)(x)
+    torch.func.grad(look)(x)
+    assert seen == [(True, True, False), (True, True, True)]
+    traced = torch.jit.trace(lambda each: seen.append(launch_triton.belongs_to_torch([])) or each, x, check_trace=False)
+    assert traced is not None and seen[-1] is True
+    torch.fx.symbolic_trace(lambda each: seen.append(launch_triton.belongs_to_torch([each])) or each)
+    assert seen[-1] is True
+
+
+def test_gradients_of_several_at_once_are_torchs() -> None:
+    seen: list[bool] = []
+
+    class Seen(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(context: Any, given: Any) -> Any:
+            seen.append(launch_triton.belongs_to_torch([given]))
+            return given * 2
+
+    x = torch.ones(3, requires_grad=True)
+    torch.autograd.grad(Seen.apply(x), x, torch.eye(3), is_grads_batched=True)
+    torch.autograd.grad(Seen.apply(x), x, torch.ones(3))
+    assert seen == [True, False]
+
+
+def test_tangents_and_autocast_are_seen() -> None:
+    x = torch.zeros(3)
+    assert not launch_triton.has_tangents([x]) and not launch_triton.is_autocast([x])
+    with torch.autograd.forward_ad.dual_level():
+        assert launch_triton.has_tangents([3, torch.autograd.forward_ad.make_dual(x, x)])
+        assert not launch_triton.has_tangents([x, 3])
+    with torch.autocast("cpu"):
+        assert launch_triton.is_autocast([3, x]) and not launch_triton.is_autocast([x.to("meta"), x])
+        assert not launch_triton.is_autocast([3])
+
+
+def test_symbols_of_a_graph() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    assert not any(map(launch_triton.is_symbolic, (3, True, 0.5, None, "a")))
+    shapes = ShapeEnv()
+    symbol = shapes.create_unbacked_symint()
+    assert launch_triton.is_symbolic(symbol)
+
+
+def test_tensors_without_values_have_all_but_memory() -> None:
+    made = launch_triton.tensor_without_values((4, 3), (5, 1), torch.float16, "cpu")
+    assert (made.shape, made.stride(), made.dtype, made.device.type) == ((4, 3), (5, 1), torch.float16, "cpu")
+    assert launch_triton.without_values([3, made])
+
+
+def compiled(launch: Any, version_sizes: Any = (0, 0), **more: Any) -> Any:
+    class Run:
+        launch_cooperative_grid, launch_pdl = "cooperative", "pdl"
+        arg_annotations, kernel_signature = "annotations", "signature"
+        global_scratch_size, profile_scratch_size = version_sizes
+
+        def __call__(self) -> None: ...
+
+    run = Run()
+    vars(run).update(more)
+    if launch is not None:
+        run.launch = launch  # type: ignore[attr-defined]
+    metadata = types.SimpleNamespace(tensordesc_meta=["layout"])
+    return types.SimpleNamespace(run=run, function="function", packed_metadata="packed", metadata=metadata)
+
+
+def wrapped(launcher: Any, other: int) -> Any:
+    def call(*given: Any) -> Any:
+        return launcher(*given), other
+
+    return call
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.9"])
+def test_how_a_kernel_is_launched(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_triton, "_triton_version", lambda: version)
+    flags = ("function", "cooperative", "pdl")
+    behind = (None, None, "packed", None, None, None)
+    if version != "3.6":
+        behind = ("packed", None, None, None, None, None, "annotations", "signature")  # type: ignore[assignment]
+    expected = launch_triton.DriverCall(print, (*flags, *behind), version != "3.6", ("layout",))
+    assert launch_triton.driver_call(compiled(print)) == expected
+    assert launch_triton.driver_call(compiled(wrapped(print, 3))) == expected  # what makes descriptors is around it
+    for strange in (
+        compiled(None),
+        compiled(print, (1, 0)),
+        compiled(print, (0, 1)),
+        compiled(print, gsan_enabled=True),
+    ):
+        head = ("function", "packed", None, None, None)
+        assert launch_triton.driver_call(strange) == launch_triton.DriverCall(strange.run, head, False, None)
+    strange = compiled(lambda *_: expected)  # which closes over something else
+    assert launch_triton.driver_call(strange).call is strange.run
+    bare = compiled(print)
+    del bare.metadata.tensordesc_meta
+    assert launch_triton.driver_call(bare).descriptors == ()
+
+
+@pytest.mark.parametrize(("version", "more"), [("3.6", []), ("3.7", []), ("3.8", [None])])
+def test_how_descriptors_are_taken(version: str, more: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = pytest.importorskip("triton.backends.nvidia.driver")
+    monkeypatch.setattr(launch_triton, "_triton_version", lambda: version)
+    monkeypatch.setattr(driver, "make_tensordesc_arg", lambda *given: [given], raising=False)
+    call = launch_triton.DriverCall(print, (), version != "3.6", ("a", "b"))
+    assert call.descriptor(1, "described") == (("described", "b", *more),)
+    without = launch_triton.DriverCall(print, (), version != "3.6", ())
+    assert without.descriptor(1, "described") == (("described", None, *more),)
+
+
+def test_a_function_compiles_by_what_is_given() -> None:
+    function: Any = types.SimpleNamespace(made=0)
+
+    def create_binder() -> Any:
+        function.compile = lambda: "by triton"
+        function.made += 1
+        return "binder"
+
+    function.create_binder = create_binder
+    launch_triton.compile_by(function, lambda before: lambda: f"otherwise than {before()}")
+    assert function.device_caches[0] == "binder" == function.create_binder() and function.made == 2
+    assert function.compile() == "otherwise than by triton"
+
+
+def test_memory_of_torch_is_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "empty_strided", lambda *given, **named: (given, named))
+    assert launch_triton.torch_empty((2, 3), (3, 1), "dtype") == (
+        ((2, 3), (3, 1)),
+        {"dtype": "dtype", "device": "cuda"},
+    )
+    launch_triton.determinism.cache_clear()
+    assert launch_triton.determinism()() is False
+
+
+def test_launchers_are_made_of_a_kernels_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    compiled: Any = types.SimpleNamespace(src="src", metadata="metadata")
+    active = types.SimpleNamespace(launcher_cls=lambda *given: made.append(("active", *given)))
+    modules = {
+        "triton.runtime.driver": types.SimpleNamespace(driver=types.SimpleNamespace(active=active)),
+        "triton.backends.nvidia.driver": types.SimpleNamespace(
+            CudaLauncher=lambda *given: made.append(("cuda", *given))
+        ),
+    }
+    monkeypatch.setattr(launch_triton.importlib, "import_module", modules.__getitem__)
+    launch_triton.make_launcher(compiled)
+    launch_triton.compile_launcher(compiled)
+    assert made == [("active", "src", "metadata"), ("cuda", "src", "metadata")]
+    modules.clear()
+    (
+        launch_triton.make_launcher(compiled),
+        launch_triton.compile_launcher(compiled),
+    )  # which whoever launches does otherwise
+    assert launch_triton.library_key() is None

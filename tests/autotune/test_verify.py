@@ -103,11 +103,6 @@ def test_atol_scales_with_the_reference() -> None:
         assert difference(A * scale + 10 * noise * scale, A * scale, 0.0, 1e-2).mismatched > 500
 
 
-def test_errors_are_recorded() -> None:
-    found = difference(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), 0.0, 0.0)
-    assert (found.max_error, found.mean_error, found.mismatched, found.finite) == (0.5, 0.25, 1, True)
-
-
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_comparing_in_pieces_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiledsl.autotuner.verifying.compare._CHUNK", chunk)
@@ -163,13 +158,6 @@ def test_the_cap_is_made_of_the_larger_of_what_is_wanted_and_derived() -> None:
     assert (rough.rtol, rough.atol, rough.most_rtol, rough.most_atol) == (0.3, 0.2, 0.3, 0.2)
     fine = Tolerance(0.0, 0.0, 0.01).of(out, out, [out])
     assert (fine.rtol, fine.atol, fine.most_rtol, fine.most_atol) == (0.0, 0.0, derived.rtol, derived.atol)
-
-
-def test_whole_numbers_of_whole_numbers_are_exact() -> None:
-    numbers = torch.arange(1000)
-    ran = KernelOutputs("A", [torch.where(numbers == 500, 501, numbers)], [numbers], [])
-    found = check_outputs(ran, Reference(lambda A: A, [numbers]).candidates, Tolerance(None, None, 0.01))
-    assert found["status"] == "mismatch" and "first at [500], 501 for 500" in found["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import types
 from typing import Any
 
@@ -112,3 +114,59 @@ def test_a_stand_in_is_what_it_stands_for() -> None:
     assert isinstance(real, float) and real.unread() == 0.5 and real.trace.read == set()
     with pytest.raises(AttributeError):
         _ = launch_trace._stand_in(Trace(), "x", tensor(2, 2)).__len__
+
+
+BINARY = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift", "lt", "le",
+    "eq", "ne", "gt", "ge",
+)  # fmt: skip
+UNARY: tuple[Any, ...] = (
+    operator.neg, operator.pos, abs, operator.invert, bool, int, float, hash, math.trunc, round, math.floor, math.ceil,
+    str, repr, format, lambda n: f"{n:>5}", lambda n: divmod(n, 2),
+    lambda n: divmod(7, n), lambda n: {n: 1}, lambda n: 1 if n else 0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [3, 0.5])
+def test_whatever_is_computed_of_a_number_looks_at_it(value: Any) -> None:
+    calls = [*UNARY]
+    for name in BINARY:
+        function = getattr(operator, name)
+        calls += [lambda n, f=function: f(n, 2), lambda n, f=function: f(2, n)]
+    asked = 0
+    for call in calls:
+        try:
+            expected = call(value)
+        except TypeError:  # of floats
+            continue
+        made = Trace()
+        found = call(launch_trace._stand_in(made, "n", value))
+        assert found == expected and made.read == {"n"} and type(found) is type(expected)
+        asked += 1
+    assert asked == (len(calls) if type(value) is int else 45)
+
+
+def test_numbers_among_sizes_are_plain_and_looked_at() -> None:
+    made = Trace()
+    numbers = [launch_trace._stand_in(made, name, value) for name, value in (("n", 3), ("s", 0.5), ("b", True))]
+    assert made.read == {"b"}
+    found = launch_trace._plain([numbers[0], (numbers[1], 7), numbers[2]])
+    assert found == (3, (0.5, 7), True) and made.read == {"b", "n", "s"}
+    assert [type(each) for each in (found[0], found[1][0])] == [int, float]
+
+
+def test_what_a_host_function_has_of_torch() -> None:
+    x = tensor(6, 4)
+    made = launch_trace._Torch(Trace(), [3, x])
+    assert made.float16 is torch.float16
+    for name in ("is_available", "current_device", "get_device_properties"):
+        assert getattr(made.cuda, name) is getattr(torch.cuda, name)
+    with made.cuda.device_of(x):
+        pass
+    made.zeros((2, 3), dtype=torch.int32, device=x.device)
+    found = made.empty((2, 3), dtype=torch.int32, device=x.device)
+    assert (found.of, found.shape, found.stride(0), found.data_ptr(), found.device) == ("made1", (2, 3), 3, 0, x.device)
+    with pytest.raises(Untraceable, match=r"torch\.sin"):
+        made.sin
+    with pytest.raises(Untraceable, match="a tensor on cpu, beside arguments on None"):
+        launch_trace._Torch(Trace(), [3]).zeros((2,), dtype=torch.int32, device="cpu")

@@ -118,7 +118,7 @@ def _extents(root: Operation, all_of_them: bool) -> list[Any]:
 class _Reader:
     """Reads how the values that a kernel stores come about, as nested tuples; `varies` is set by what has no order."""
 
-    is_simulated: bool = False  # NumPy computes: products depend on whole tiles
+    is_simulated: bool  # NumPy computes: products depend on whole tiles
     varies: str = ""
     ordered: bool = False  # something adds up
     stored: dict[str, Form] = field(default_factory=dict)  # by buffer

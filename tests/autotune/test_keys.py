@@ -14,6 +14,7 @@ from tests.autotune.test_store import CONFIGS, FIELDS, KEY, changed, kept, some_
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import cache, journal, key
 from tiledsl.autotuner.storage.key import Key, asked_key, differences, folder_name, tuning_key
+from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
@@ -360,3 +361,14 @@ def test_lines_of_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert wrong == 2  # nonsense, and one too long; what was cut was not written
     journal.write_json(tmp_path / "x.json", {"a": 1})
     assert (tmp_path / "x.json").read_text() == '{\n "a": 1\n}\n'
+
+
+def test_why_nothing_is_found_is_looked_for_where_it_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(cache, "why_missing", lambda *given: asked.append(given) or "so it is")
+    for level, count in (("WARNING", 0), ("INFO", 1)):
+        caplog.set_level(level, "tiledsl")
+        assert Store(tmp_path, KEY).load(CONFIGS) is None and len(asked) == count
+    assert asked == [(tmp_path, KEY, CONFIGS)] and caplog.records[-1].getMessage() == "autotune: so it is"

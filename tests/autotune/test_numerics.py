@@ -236,7 +236,7 @@ def test_loops_that_carry_sums_count_with_their_extents() -> None:
 def test_atomics_whose_order_does_not_matter(kind: str, dtype: str, varies: str) -> None:
     value = "%f" if dtype == "float32" else "%s"
     body = f'%old = tile.atomic {value}, %A[%c0] {{kind = "{kind}"}} : {dtype}'
-    reader = _Reader()
+    reader = _Reader(is_simulated=False)
     reader.kernel(kernel_of(program(body, parameters=f"A: 8*{dtype}, f: float32, s: int32")))
     assert reader.varies == varies
 

@@ -159,6 +159,26 @@ def test_none_has_the_sizes_that_follow_from_others(size: int) -> None:
         kernel(a, torch.zeros(5, 64), b)
 
 
+def test_none_has_the_strides_of_others() -> None:
+    s = T.dynamic("s")
+
+    @T.prim_func
+    def main(
+        A: T.StridedTensor((4, 8), (s, 1), "float32"),
+        S: T.StridedTensor((4, 8), (s, 1), "float32"),
+        B: T.Tensor((4, 8), "float32"),
+    ):
+        with T.Kernel(4, threads=32) as p:
+            for i in T.Parallel(8):
+                B[p, i] = A[p, i] + 1
+
+    kernel = tiledsl.compile(main, target="interpret")
+    for stride in (8, 10, 12):
+        a, b = torch.randn(4, stride)[:, :8], torch.zeros(4, 8)
+        kernel(a, None, b)
+        assert torch.equal(b, a + 1)
+
+
 def test_other_tensors_are_checked_as_before() -> None:
     with pytest.raises(TileError, match=r"B.shape\[0\] is 64, but n is 70"):
         built(False)(None, torch.randn(70), torch.randn(64))

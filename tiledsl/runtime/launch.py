@@ -180,7 +180,11 @@ class Launcher:
         key = (
             number,
             *(
-                (each.shape, each.device) if isinstance(each, torch.Tensor) else each if isinstance(each, int) else None
+                (each.shape, each.stride(), each.device)
+                if isinstance(each, torch.Tensor)
+                else each
+                if isinstance(each, int)
+                else None
                 for each in arguments
             ),
         )

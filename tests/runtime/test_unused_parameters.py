@@ -177,6 +177,8 @@ def test_none_has_the_strides_of_others() -> None:
         a, b = torch.randn(4, stride)[:, :8], torch.zeros(4, 8)
         kernel(a, None, b)
         assert torch.equal(b, a + 1)
+    with pytest.raises(TileError, match="A is a tensor of layout sparse_coo"):
+        kernel(a.to_sparse(), None, b)
 
 
 def test_other_tensors_are_checked_as_before() -> None:

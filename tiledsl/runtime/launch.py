@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime import launch_source, launch_triton
-from tiledsl.runtime.launch_checks import as_bytes, refuse_tangents, stand_in
+from tiledsl.runtime.launch_checks import as_bytes, refuse_tangents, stand_in, strides_of
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
 from tiledsl.runtime.ranges import range_of
 
@@ -180,7 +180,7 @@ class Launcher:
         key = (
             number,
             *(
-                (each.shape, each.stride(), each.device)
+                (each.shape, strides_of(each), each.device)
                 if isinstance(each, torch.Tensor)
                 else each
                 if isinstance(each, int)

@@ -101,6 +101,13 @@ def as_bytes(argument: Any) -> Any:
     return argument.view(torch.uint8) if isinstance(argument, torch.Tensor) and argument.dtype in kinds else argument
 
 
+def strides_of(tensor: Any) -> tuple[int, ...]:
+    """A tensor's strides; none where its layout has none."""
+    import torch
+
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
 def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[Any]) -> Any:
     """A tensor without memory for a parameter that is not used, on the device of the other tensors. Sizes that no other
     argument gives, and that do not follow from those, are 1."""
@@ -111,7 +118,7 @@ def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[
     for other, given in zip(params, arguments):
         if isinstance(given, torch.Tensor):
             device = given.device
-            for dim, size in (*zip(other.strides or (), given.stride()), *zip(other.shape, given.shape)):
+            for dim, size in (*zip(other.strides or (), strides_of(given)), *zip(other.shape, given.shape)):
                 if isinstance(dim, str):
                     sizes.setdefault(dim, size)
         elif not other.is_tensor:

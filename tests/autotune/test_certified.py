@@ -102,3 +102,46 @@ def test_a_winner_that_cannot_be_verified_stays() -> None:
 def test_verify_must_be_a_bool() -> None:
     with pytest.raises(TileError, match="verify is 'yes'; it must be True or False"):
         tuner([32], verify="yes")
+
+
+def test_a_certificate_is_made_once_and_is_that_of_the_first_rank(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[Any] = []
+    answers: dict[str, Any] = {"a": {"of": "a"}, "b": {"of": "b"}}
+
+    def certify(kernel: str, timeout: float) -> Any:
+        asked.append((kernel, timeout))
+        if kernel not in answers:
+            raise ValueError("no such kernel")
+        return SimpleNamespace(data=lambda: answers[kernel])
+
+    monkeypatch.setattr("tiledsl.certificate.process.certify_apart", certify)
+    read = lambda trial: (
+        None if trial.certificate is None else SimpleNamespace(ok=trial.certificate["of"] != "b", reason="it races")
+    )
+    monkeypatch.setattr(certified, "certificate_of", read)
+    trials = [Trial(n, {}, "ok", latency=1.0, source_hash=name) for n, name in enumerate("bab")]
+    for trial in trials:
+        trial.build = lambda trial=trial: trial.source_hash  # type: ignore[misc, assignment]
+    working = lambda: next((each for each in trials if each.ok), None)
+    assert certified.certified(trials, working, 7.5, Alone()) is trials[1]
+    assert asked == [("b", 7.5), ("a", 7.5)] and [each.status for each in trials] == ["disproved", "ok", "disproved"]
+    assert trials[2].certificate == trials[0].certificate == {"of": "b"} and trials[2].message == "it races"
+    assert certified.certified(trials, working, 7.5, Alone()) is trials[1] and len(asked) == 2  # it has one
+    ranks = Alone()
+    ranks.exchange = lambda what, value: [{"of": "b"}, value]  # type: ignore[method-assign]
+    assert certified.certified(trials, working, 7.5, ranks) is None and trials[1].status == "disproved"
+    trials[0].update({"status": "ok", "certificate": None, "source_hash": "c"})
+    assert certified.certified(trials, working, 7.5, Alone()) is trials[0]
+    assert caplog.messages == ["autotune: the winner cannot be verified (ValueError: no such kernel)"]
+
+
+def test_a_kernel_gets_the_certificate_of_its_source() -> None:
+    good = tuner([32]).jit(100).verify()
+    kernel: Any = SimpleNamespace(certificate="none yet")
+    for data, source in ((None, good.source), (good.data(), "another"), ({"schema": 7}, good.source)):
+        certified.attach(kernel, data, source)
+        assert kernel.certificate == "none yet"
+    certified.attach(kernel, good.data(), good.source)
+    assert kernel.certificate == good

@@ -188,6 +188,12 @@ def test_a_verdict_has_the_most_of_all_outputs() -> None:
     }
 
 
+def test_an_output_may_be_empty() -> None:
+    none = torch.zeros(0, 4)
+    assert compared([none, X], [X], [], Expected([none, X], [None, None]))["verified"]
+    assert compared([none, X], [X], [], Expected([none, Y], [None, None]))["status"] == "mismatch"
+
+
 def test_of_several_candidates_one_has_to_agree_and_the_first_is_named() -> None:
     ran = KernelOutputs("A", [X], [X], [])
     one, other, right = (Expected([each], [None]) for each in (Y, Z, X))

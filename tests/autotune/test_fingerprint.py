@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
 import json
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tiledsl.autotuner.storage import fingerprint
 from tiledsl.autotuner.storage.cache import _entry
 from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, program_text
 from tiledsl.autotuner.storage.key import difference_lines
@@ -354,6 +356,15 @@ def test_of_a_function_its_meaning_counts(one: str, other: str, same: bool, tmp_
         return canonical(names["f"])
 
     assert (of(one) == of(other)) == same
+
+
+def test_a_syntax_tree_shows_what_is_there() -> None:
+    """Which fields are empty depends on the Python."""
+    (tree,) = ast.parse("def f(x):\n    'Says so.'\n    return x[1:], None").body
+    assert fingerprint._dump(tree) == (
+        "FunctionDef(name='f',args=arguments(args=[arg(arg='x')]),body=[Return(value=Tuple(elts=[Subscript(value=Name("
+        "id='x',ctx=Load()),slice=Slice(lower=Constant(value=1)),ctx=Load()),Constant(value=None)],ctx=Load()))])"
+    )
 
 
 def test_what_a_function_names_counts_once_each() -> None:

@@ -372,3 +372,4 @@ def test_why_nothing_is_found_is_looked_for_where_it_is_shown(
         caplog.set_level(level, "tiledsl")
         assert Store(tmp_path, KEY).load(CONFIGS) is None and len(asked) == count
     assert asked == [(tmp_path, KEY, CONFIGS)] and caplog.records[-1].getMessage() == "autotune: so it is"
+    assert kept(tmp_path).load(CONFIGS) is not None and len(asked) == 1

@@ -87,7 +87,7 @@ def _places(numbers: Any) -> Any:
     """The sum of an element's indices."""
     import torch
 
-    total = torch.zeros((), dtype=torch.int64, device=numbers.device)
+    total: Any = 0
     for axis, size in enumerate(numbers.shape):
         shape = [1] * numbers.dim()
         shape[axis] = size

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiledsl.autotuner.verifying import compare
@@ -62,6 +62,7 @@ def plain(
     )
 
 
+@settings(max_examples=60)
 @given(st.lists(st.tuples(STEPS, STEPS), max_size=7), LIMITS, st.none() | LIMITS, st.sampled_from([1, 2, 1 << 20]))
 def test_differences_are_those_of_plain_python(
     pairs: list[tuple[float, float]], limits: tuple[float, float], cap: tuple[float, float] | None, chunk: int
@@ -69,7 +70,7 @@ def test_differences_are_those_of_plain_python(
     got, want = [one for one, _ in pairs], [other for _, other in pairs]
     whole, compare._CHUNK = compare._CHUNK, chunk
     try:
-        for dtype in (torch.float16, torch.float64, torch.complex64):
+        for dtype in (torch.float16, torch.complex64):
             found = difference(torch.tensor(got, dtype=dtype), torch.tensor(want, dtype=dtype), *limits, cap)
             assert found == plain(got, want, *limits, cap)
         assert rms(torch.tensor(want)) == pytest.approx(plain(want, want, 0.0, 1.0, None).atol if any(
@@ -346,6 +347,8 @@ def test_what_is_returned_may_be_an_input() -> None:
 def test_what_a_reference_loses_is_a_share_of_its_size() -> None:
     made = Reference(lambda A: A * 0 if A.dtype == F else A * 1, [torch.full((4,), 3.0)])
     assert [each.unsure for each in made.candidates] == [1.0, 1.0]
+    made = Reference(lambda A: A * 1 if A.dtype == F else A * 0, [torch.full((4,), 3.0)])
+    assert [each.unsure for each in made.candidates] == [3.0, 3.0]  # of nothing there is no share
     made = Reference(lambda A: (A.int(), A[:0], A + (1 if A.dtype == F else 0)), [torch.full((4,), 4.0)])
     assert [each.unsure for each in made.candidates] == [0.25, 0.25]
 

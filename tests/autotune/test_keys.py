@@ -287,14 +287,11 @@ def test_results_of_other_versions_the_newest_first(tmp_path: Path) -> None:
     assert len(cache.other_versions(tmp_path, KEY)) == 2
 
 
-def test_so_many_keys_of_a_kernel_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_MOST_KEYS", 2)
-    stored(tmp_path, *(changed(triton=str(n)) for n in range(4)))
-    assert [digest for digest, _ in cache.other_versions(tmp_path, KEY)] == [
-        changed(triton="3").digest,
-        changed(triton="2").digest,
-    ]
-    assert len(cache.nearest(tmp_path, KEY)) == 2
+def test_the_500_newest_keys_of_a_kernel_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [cache.CacheEntry(tmp_path, "matmul", f"{n}", {**FIELDS, "triton": "4"}, 0.0) for n in range(501)]
+    monkeypatch.setattr(cache, "entries", lambda root, kernel: entries)
+    assert [digest for digest, _ in cache.other_versions(tmp_path, KEY)] == [entry.digest for entry in entries[:500]]
+    assert [entry for entry, _ in cache.nearest(tmp_path, KEY)] == entries[:500]
 
 
 # Records

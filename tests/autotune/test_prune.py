@@ -283,6 +283,7 @@ def test_how_many_copies_a_loop_keeps() -> None:
     assert least(staged(1000, 3, held={"Q": (50, SIXTEEN)})) == 3050
     assert least(staged(1000, 3, held={"Q": (50, plain)})) == 3000
     assert least(staged(1000, 3, held={"Q": (50, plain)}), likely=True) == 3050
+    assert least(staged(1000, 2), staged(800, 2, held={"Q": (500, SIXTEEN)}), staged(1000, 2)) == 2100
     # Not pipelined, the tiles of two products need not be there at once.
     other = replace(SIXTEEN, number=1)
     two = Loop(1, 8.0, {"A": (300, SIXTEEN), "B": (300, SIXTEEN), "C": (500, other)})

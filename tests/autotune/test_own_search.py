@@ -386,7 +386,7 @@ def test_done_is_asked_only_where_nothing_is_outstanding() -> None:
 @pytest.mark.parametrize("search", [3, None, "auto", Climb, "mine"])
 def test_what_makes_a_strategy(search: Any) -> None:
     register_search("mine", Climb)
-    assert own.factory_of(search) is (Climb if search in (Climb, "mine") else None)
-    assert own.registered() == ("mine",)
+    assert searching.factory_of(search) is (Climb if search in (Climb, "mine") else None)
+    assert list(searching._registered) == ["mine"]
     with pytest.raises(TileError, match="an object with ask"):
         make_strategy(lambda space: SimpleNamespace(ask=len), 1, [0])

@@ -18,7 +18,7 @@ ARITHMETIC = {
     ast.Mod: ("%", "//"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.Pow: ("**", "*"),
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
-COMMUTE = {"min", "max", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp"}
+COMMUTE = {"min", "max", "suppress", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp"}
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MESSAGES = {"debug", "info", "warning", "warn", "log", "remark", "note", "print"}  # what only says something
 # What only says something, names a value, or asserts, as zip's strict does.

@@ -620,3 +620,10 @@ def test_the_loader_is_a_thread_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(launch_triton.importlib, "import_module", lambda name: driver)
     launch_triton.make_loader().join(10)
     assert made == ["loader"]
+
+
+def test_tensors_of_no_device_make_none_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_triton, "device_functions", lambda: (None, None, lambda device: f"on {device}"))
+    assert [launch._on(device) for device in (0, 1)] == ["on 0", "on 1"]
+    with launch._on(-1):
+        pass

@@ -257,14 +257,10 @@ class _Reader:
 
     def form(self, value: Value) -> Form:
         form = self._forms.get(value)
-        if form is None:  # of the host: a size, an argument of the function, an allocation
-            op = value.op
-            if op is None or not op.operands:
-                number = constant_of(value)
-                form = ("constant", repr(number), value.dtype) if number is not None else ("host", value.dtype)
-                form = _INT if value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float" else form
-            else:
-                form = self._small(self._value(op, value))
+        if form is None:  # of the host: a size, an argument of the function, or what is computed of them
+            is_whole = value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float"
+            argument = _INT if is_whole else ("host", value.dtype)
+            form = argument if value.op is None else self._small(self._value(value.op, value))
             self._forms[value] = form
         return form
 

@@ -241,6 +241,8 @@ def test_tensors_without_values_have_all_but_memory() -> None:
     made = launch_triton.tensor_without_values((4, 3), (5, 1), torch.float16, "cpu")
     assert (made.shape, made.stride(), made.dtype, made.device.type) == ((4, 3), (5, 1), torch.float16, "cpu")
     assert launch_triton.without_values([3, made])
+    made = launch_triton.tensor_without_values((4,), (1,), torch.float16, "cuda:0")
+    assert made.device == torch.device("cuda", 0)
 
 
 def compiled(launch: Any, version_sizes: Any = (0, 0), **more: Any) -> Any:

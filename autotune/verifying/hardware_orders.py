@@ -69,7 +69,7 @@ def _along(shape: str, layout: str, axis: int, layouts: Mapping[str, tuple[str, 
         axis, layout = axis + (int(inner[1]) <= axis), inner[2]
     kind, body = layouts.get(layout[1:], ("", layout))
     numbers = {name: re.findall(r"\d+", value) for name, value in _NUMBERS.findall(body)}
-    pick: Callable[[str], Any] = lambda name: (numbers.get(name) or [None] * 9)[axis]  # noqa: E731
+    pick: Callable[[str], Any] = lambda name: numbers[name][axis] if name in numbers else None  # noqa: E731
     if kind.endswith("blocked"):
         return "blocked", extent, pick("sizePerThread"), pick("threadsPerWarp"), pick("warpsPerCTA")
     if kind.endswith("nvidia_mma"):

@@ -339,6 +339,8 @@ def test_a_search_is_simulated_as_it_would_run() -> None:
     simulate(result, All, 2, 7, 3, [4, 5, 0])
     assert sizes[-1] <= 3 and (spaces[1].order, spaces[1].seed, spaces[1].max_trials) == ((4, 0), 7, 2)
     assert found.trials_to(1.0) == 1 and found.trials_to(0.99) is None
+    with pytest.raises(TileError, match="none of the 0 configurations that the search tried works"):
+        _ = replace(found, tried=()).best
 
 
 def test_room_is_what_is_not_outstanding_and_what_is_left() -> None:

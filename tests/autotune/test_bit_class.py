@@ -387,6 +387,7 @@ def test_forms_of_values(body: str, form: Any) -> None:
         looped(f"%u = arith.add %acc, %x : {TILE} %n = tensor.dot %x, %x, %acc : {TILE}"),  # another use
         looped(f"%n = tensor.dot %x, %acc, %acc : {TILE}"),
         looped(f"%n = tensor.dot %x, %x, %z : {TILE}"),
+        looped(f"%n = tensor.dot %acc, %x, %z : {TILE}"),  # its only use, but not to be added to
         looped(f"%m = tensor.dot %x, %x, %acc : {TILE} %n = arith.add %m, %x : {TILE}"),
         looped(
             f'%c = arith.cmp %k, %c3 {{predicate = "lt"}} : bool %n = scf.if %c : {TILE} {{ %m = tensor.dot %x, %x, '

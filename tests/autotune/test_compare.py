@@ -349,7 +349,9 @@ def test_what_a_reference_loses_is_a_share_of_its_size() -> None:
     assert [each.unsure for each in made.candidates] == [1.0, 1.0]
     made = Reference(lambda A: A * 1 if A.dtype == F else A * 0, [torch.full((4,), 3.0)])
     assert [each.unsure for each in made.candidates] == [3.0, 3.0]  # of nothing there is no share
-    made = Reference(lambda A: (A.int(), A[:0], A + (1 if A.dtype == F else 0)), [torch.full((4,), 4.0)])
+    made = Reference(
+        lambda A: (A.int() * (1 if A.dtype == F else 2), A[:0], A + (1 if A.dtype == F else 0)), [torch.full((4,), 4.0)]
+    )
     assert [each.unsure for each in made.candidates] == [0.25, 0.25]
 
     def in_place(A: Any) -> None:

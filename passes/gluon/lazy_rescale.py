@@ -219,14 +219,14 @@ def _seen_through(value: Value) -> Value:
 def rescale_lazily(loops: Sequence[scf.ForOp]) -> bool:
     """Let loops, each of which passes its values to the next, rescale their sums lazily; return whether that was
     possible."""
-    for position in range(len(loops[0].inits)):
+    inits = loops[0].inits
+    for position, maximum in enumerate(inits):
         try:
-            dependences = [_Dependence(loop, position) for loop in loops]
+            first, *others = dependences = [_Dependence(loop, position) for loop in loops]
         except _Other:
             continue
-        maximum = loops[0].inits[position]
-        same = all((one.power, one.sums) == (dependences[0].power, dependences[0].sums) for one in dependences)
-        if same and all(_row_shape(loops[0].inits[n], maximum) is not None for n in dependences[0].sums):
+        same = all((one.power, one.sums) == (first.power, first.sums) for one in others)
+        if same and all(_row_shape(inits[number], maximum) is not None for number in first.sums):
             _Lazily(loops, dependences, position).run()
             return True
     return False

@@ -92,6 +92,11 @@ def test_sums_of_digits_are_the_indices() -> None:
         (("m sub i 8", "a floordiv m 8", "b floormod i 8"), None),
         (("m add i s", "a floordiv m 8", "b floormod i 8"), None),
         (("a mul i 8", "b add j 8"), None),
+        # what int32 holds, to its ends, and what wraps
+        (("m mul i 93368854", "a add m 5", "b floordiv i 8"), [(3, 8), (1,)]),
+        (("m mul i 93368854", "a add m 6", "b floordiv i 8"), None),
+        (("m mul i -93368854", "a sub m 6", "b floordiv i 8"), [(3, 8), (1,)]),
+        (("m mul i -93368854", "a sub m 7", "b floordiv i 8"), None),
         # beside a scalar with bounds: whole multiples of it, and others
         (("t floormod s 4", "m mul t 24", "e add i m", "a floordiv e 8", "b floormod e 8"), [(3, 8), (1,)]),
         (("t floormod s 4", "e add i t", "a floordiv e 8", "b floormod e 8"), None),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.gluon.ordered_loops import OrderedLoop, live_registers
 from tiledsl.analysis.gluon.plan import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
+    Plan,
+    make_plan,
     product_stages,
     query_in_registers,
 )
@@ -121,3 +125,85 @@ def test_what_depends_on_one_operand_of_several() -> None:
     ops = {result.name: op for op in kernel_of(program(body)).walk() for result in op.results}
     among = {op for name, op in ops.items() if name != "start"}
     assert dependents([ops["start"]], among) == {ops["both"], ops["later"]}
+
+
+def a_block(rows: int, columns: int, dtype: str = "float16", loads: bool = True, axes: tuple[int, ...] = (0, 1)) -> Any:
+    value = SimpleNamespace(shape=(rows, columns), dtype=dtype)
+    each = SimpleNamespace(starts=(0, 0), axes=axes, value=value, out=value)
+    return SimpleNamespace(**vars(each), results=[value] * loads, operands=[value])
+
+
+def attention(columns: int = 64, depth: int = 64, width: int = 64) -> Any:
+    """Two loops, which ask for 3 stages and 2."""
+    loops = [SimpleNamespace(op=SimpleNamespace(num_stages=stages)) for stages in (3, 2)]
+    return SimpleNamespace(columns=columns, depth=depth, width=width, query=a_block(128, depth), loops=loops)
+
+
+@pytest.mark.parametrize("name", ["columns", "depth", "width"])
+def test_extents_of_the_tiles_of_attention(name: str) -> None:
+    for extent in (16, 32, 64, 128):
+        assert make_plan(attention(**{name: extent}), 2, 0, 1 << 30, ()) == Plan(3, True)
+    for extent in (8, 15, 24, 512):
+        with pytest.raises(NotRecognised, match=f"extent {extent} is not a power of two from 16 to 256"):
+            make_plan(attention(**{name: extent}), 2, 0, 1 << 30, ())
+
+
+def test_stages_of_attention_fill_shared_memory() -> None:
+    """128 queries and as many results of 64 halves are 16 KiB each; keys and values of a stage 16 KiB together."""
+    kib, result = 1024, a_block(128, 64, loads=False)
+
+    def plan(asked: int, stages: int, *stored: Any, short: int = 0) -> Plan:
+        return make_plan(
+            attention(), 2, asked, BARRIER_BYTES + (16 + 16 * len(stored) + 16 * stages) * kib - short, stored
+        )
+
+    assert [plan(asked, 5, result).stages for asked in (0, 1, 2, 4, 5, 6)] == [3, 1, 2, 4, 5, 5]
+    assert (plan(9, 3, result).stages, plan(9, 3, result, short=1).stages) == (3, 2)
+    assert plan(2, 2, result).in_query is None
+    assert plan(2, 2, result, short=1) == plan(2, 1, result) == Plan(2, True, result)  # in the queries' place
+    with pytest.raises(NotRecognised, match="two stages need 49152 bytes of shared memory"):
+        plan(2, 1, result, short=1)
+    other_box, other_type = a_block(64, 128, loads=False), a_block(128, 64, "bfloat16", loads=False)
+    for other in (other_box, other_type, a_block(128, 64, loads=False, axes=(1, 0))):
+        with pytest.raises(NotRecognised, match="two stages need 65536 bytes of shared memory"):
+            plan(2, 1, other)
+        assert plan(2, 1, other, result).in_query is result
+    with pytest.raises(NotRecognised, match="two stages need 49152 bytes of shared memory"):
+        plan(2, 2, short=1)
+
+
+def test_registers_that_are_live_at_one_time() -> None:
+    """Of random bodies: what is made before a place, or outside, and used behind it."""
+    tile = "tensor<64x64xfloat32>"  # 32 registers of a thread of 4 warps
+    for seed in range(60):
+        rng = random.Random(seed)
+        names, lines = ["%x", "%y", "%p", "%q"], []
+        for number in range(6):
+            a, b = rng.choice(names), rng.choice(names)
+            lines.append(f"%v{number} = arith.add {a}, {b} : {tile}")
+            names.append(f"%v{number}")
+            lines.append(f'%r{number} = tensor.reduce {a} {{kind = "sum", axis = 1}} : tensor<64xfloat32>')
+        first, second = rng.choice(names), rng.choice(names)
+        body = f"""
+        %x = tensor.broadcast %f : {tile}
+        %y = arith.neg %x : {tile}
+        %one, %two = scf.for %c0, %s, %c1[%x, %y] : {tile}, {tile} (%k: int32, %p: {tile}, %q: {tile}) {{
+          {chr(10).join(lines)}
+          scf.yield [{first}, {second}]
+        }}"""
+        (loop,) = [op for op in kernel_of(program(body)).walk() if op.name == "scf.for"]
+        ops = [*loop.regions[0]]
+        uses = [set(op.operands) for op in ops]
+        made = {value: place for place, op in enumerate(ops) for value in op.results} | dict.fromkeys(
+            loop.regions[0].args, -1
+        )
+        tiles = {value for each in uses for value in each if len(value.shape) == 2}
+        most = max(
+            sum(
+                value not in made or made[value] < place and any(value in each for each in uses[place:])
+                for value in tiles
+            )
+            for place in range(len(ops) + 1)
+        )
+        found: Any = OrderedLoop(loop, (), ())  # type: ignore[arg-type]
+        assert (live_registers(found, 4), live_registers(found, 8)) == (32 * most, 16 * most), seed

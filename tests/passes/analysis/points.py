@@ -1,26 +1,22 @@
-"""Runs the body of a kernel for one element or one point after the other, as plain Python has it."""
+"""Runs the body of a T.Parallel for one point after the other, in plain Python."""
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    arith.AddOp: operator.add, arith.SubOp: operator.sub, arith.MulOp: operator.mul, arith.AndOp: operator.and_,
-    arith.OrOp: operator.or_, arith.MinOp: min, arith.MaxOp: max,
-}  # fmt: skip
+    arith.AddOp: operator.add,
+    arith.AndOp: operator.and_,
+    arith.MaxOp: max,
+}
 Place = tuple[tuple[int, int], ...]  # numbered dimensions, and where along each
-
-
-def wrapped(number: Any, dtype: str) -> Any:
-    bits = {"int32": 32, "int64": 64}.get(dtype)
-    return number if bits is None else (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
 class Points:
@@ -30,11 +26,11 @@ class Points:
     def __init__(
         self,
         env: Mapping[Value, Any],
+        dims: Mapping[Operation, list[int]],
+        seen: Callable[[Value, Any, Place, tuple[int, ...]], None],
         place: Place = (),
-        dims: Mapping[Operation, list[int]] | None = None,
-        seen: Callable[[Value, Any, Place, tuple[int, ...]], None] | None = None,
     ) -> None:
-        self.env, self.place, self.dims, self.seen = dict(env), place, dims or {}, seen
+        self.env, self.dims, self.seen, self.place = dict(env), dims, seen, place
         self.turns: tuple[int, ...] = ()
 
     def of(self, value: Value) -> Any:
@@ -42,9 +38,12 @@ class Points:
         return self.env[value] if number is None else number
 
     def set(self, value: Value, number: Any) -> None:
-        self.env[value] = number = wrapped(number, value.dtype)
-        if self.seen:
-            self.seen(value, number, self.place, self.turns)
+        self.env[value] = number
+        self.seen(value, number, self.place, self.turns)
+
+    def bind(self, region: Region, numbers: Iterable[Any]) -> None:
+        for arg, number in zip(region.args, numbers, strict=True):
+            self.set(arg, number)
 
     def run(self, region: Region) -> list[Any]:
         """What the region yields."""
@@ -60,16 +59,6 @@ class Points:
             self.set(op.result, BINARY[type(op)](self.of(op.lhs), self.of(op.rhs)))
         elif isinstance(op, arith.CmpOp):
             self.set(op.out, arith.PREDICATES[op.predicate](self.of(op.lhs), self.of(op.rhs)))
-        elif isinstance(op, arith.NotOp):
-            self.set(op.out, not self.of(op.source))
-        elif isinstance(op, arith.NegOp):
-            self.set(op.out, -self.of(op.source))
-        elif isinstance(op, arith.SelectOp):
-            self.set(op.out, self.of(op.operands[1 if self.of(op.condition) else 2]))
-        elif isinstance(op, (tensor.BroadcastOp, arith.CastOp)):
-            self.set(op.out, self.of(op.source))
-        elif isinstance(op, tensor.IotaOp):
-            self.set(op.out, dict(self.place)[op.axis])
         elif isinstance(op, tile.LoadOp):
             local = tile.buffer_type(op.buffer).scope == "local"
             self.set(op.out, self.env[op.buffer] if local else hash(tuple(map(self.of, op.indices))) % 7)
@@ -90,8 +79,7 @@ class Points:
         carried, around = list(map(self.of, op.inits)), self.turns
         for turn in range(*map(self.of, op.operands[:3])):
             self.turns = (*around, turn)
-            for arg, number in zip(op.body.args, (turn, *carried), strict=True):
-                self.set(arg, number)
+            self.bind(op.body, (turn, *carried))
             carried = self.run(op.body)
         self.turns = around
         for result, number in zip(op.results, carried, strict=True):
@@ -101,13 +89,11 @@ class Points:
         carried, around = list(map(self.of, op.inits)), self.turns
         for turn in itertools.count():
             self.turns = (*around, turn)
-            for arg, number in zip(op.before.args, carried, strict=True):
-                self.set(arg, number)
+            self.bind(op.before, carried)
             goes_on, *carried = self.run(op.before)
             if not goes_on:
                 break
-            for arg, number in zip(op.after.args, carried, strict=True):
-                self.set(arg, number)
+            self.bind(op.after, carried)
             carried = self.run(op.after)
         self.turns = around
         for result, number in zip(op.results, carried, strict=True):
@@ -115,13 +101,8 @@ class Points:
 
     def parallel(self, op: tile.ParallelOp) -> None:
         """Each point on its own."""
-        for place in _places(op):
-            inner = Points(self.env, (*self.place, *zip(self.dims[op], place, strict=True)), self.dims, self.seen)
+        for place in itertools.product(*map(range, op.extents)):
+            inner = Points(self.env, self.dims, self.seen, (*self.place, *zip(self.dims[op], place, strict=True)))
             inner.turns = self.turns
-            for arg, number in zip(op.body.args, place, strict=True):
-                inner.set(arg, number)
+            inner.bind(op.body, place)
             inner.run(op.body)
-
-
-def _places(op: tile.ParallelOp) -> Iterator[tuple[int, ...]]:
-    return itertools.product(*map(range, op.extents))

@@ -43,9 +43,9 @@ def put_constant_right(op: BinaryOp, rw: Rewriter) -> bool:
 
 @pattern(CmpOp)
 def put_constant_right_of_comparison(op: CmpOp, rw: Rewriter) -> bool:
-    # 3 < x  ==>  x > 3
+    # 3 < x  ==>  x > 3; a comparison of two numbers is folded
     lhs, rhs = op.operands
-    if constant_of(lhs) is None or constant_of(rhs) is not None:
+    if constant_of(lhs) is None:
         return False
     op.set_operands([rhs, lhs])
     op.set_attribute("predicate", MIRRORED[op.predicate])
@@ -70,7 +70,7 @@ def combine_added_constants(op: BinaryOp, rw: Rewriter) -> bool:
     # (x + 3) - 5  ==>  x - 2;    x + -2  ==>  x - 2
     number = _integer(op.rhs)
     dtype = op.out.dtype
-    if number is None or not is_integer(dtype):
+    if number is None:
         return False
     total = -number if isinstance(op, SubOp) else number
     source = op.lhs

@@ -74,6 +74,42 @@ def test_integer_expressions_get_one_form(body: str, expected: list[str]) -> Non
     assert result(body) == expected
 
 
+def test_constants_of_narrow_floats_stay_in_their_order() -> None:
+    """Their sum is left to the compiler that rounds it."""
+    constants = "".join(
+        f"%{name} = arith.constant {{value = {value}}} : float16\n" for name, value in (("p", 1.5), ("q", 3.0))
+    )
+    lines = after(Canonicalize(), f'{constants}%y = arith.add %p, %q : float16\ntile.print [%y] {{message = ""}}')
+    assert lines[0] == "%y = arith.add %c1p5, %c3p0 : float16"
+
+
+def test_constants_of_tiles() -> None:
+    """What a scalar and a tile of one number give stays a tile."""
+    body = """
+    %w = arith.constant {value = 3} : tensor<4xint32>
+    %a = arith.add %s, %w : tensor<4xint32>
+    %y = arith.add %a, %c4 : tensor<4xint32>
+    %i = tensor.iota {axis = 0} : tensor<4xint32>
+    %d = arith.add %i, %w : tensor<4xint32>
+    %e = arith.add %d, %w : tensor<4xint32>
+    tile.store %y, %N[%e]"""
+    expected = ["%y = arith.add %s, %c7 : tensor<4xint32>", "%i = tensor.iota {axis = 0} : tensor<4xint32>",
+                "%e = arith.add %i, %c6 : tensor<4xint32>", "tile.store %y, %N[%e]"]  # fmt: skip
+    assert [line.replace("%0", "%y").replace("%1", "%e") for line in after(Canonicalize(), body)] == expected
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("int32", 0), ("uint8", 3)])
+def test_sums_that_have_their_form(dtype: str, number: int) -> None:
+    """A scalar and a tile of zeros are a tile; in an unsigned type there is no negative number to subtract."""
+    type = f"tensor<4x{dtype}>"
+    body = f"""
+    %w = arith.constant {{value = {number}}} : {type}
+    %y = arith.add %x, %w : {type}
+    tile.print [%y] {{message = ""}}"""
+    lines = after(Canonicalize(), body, parameters=f"x: {dtype}")
+    assert lines[0] == f"%y = arith.add %x, %c{number} : {type}"
+
+
 TRUE, FALSE = ("%t = arith.constant {value = true} : bool\n", "%n = arith.constant {value = false} : bool\n")
 LESS = '%c = arith.cmp %s, %bx {predicate = "lt"} : bool\n'
 

@@ -36,7 +36,6 @@ class Padding:
         if key not in self._known:
             if self._closed:
                 return None
-            self._known[key] = None  # what depends on itself is not known
             number = self._find(value, axis)
             if isinstance(number, float) and number not in _EXACT:
                 number = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import scf, tile
-from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 
@@ -30,8 +30,7 @@ def _first_writes(region: Region, buffers: set[Value], written: set[Value]) -> N
         elif isinstance(op, scf.ForOp):
             inside = set(written)
             _first_writes(op.body, buffers, inside)
-            lower, upper, step = (constant_of(value) for value in (op.lower, op.upper, op.step))
-            if None not in (lower, upper, step) and range(int(lower or 0), int(upper or 0), int(step or 1)):
+            if trip_count(op):
                 written |= inside
         elif isinstance(op, scf.WhileOp):
             _first_writes(op.before, buffers, written)

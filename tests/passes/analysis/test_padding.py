@@ -47,7 +47,7 @@ def held(body: str, axis: int = 1) -> Any:
         ("%y = tile.load %A[%i, %j] other=%two : " + F, None),  # not the same in every type
         ("%y = tile.load %A[%i, %j] other=%low : " + F, -INF),
         ("%y = tile.load %A[%i, %j] other=%f : " + F, None),
-        ("%y = tile.load %N[%at] other=%c7 : " + I, 7),
+        ("%y = tile.load %N[%at] other=%c7 : " + I, 7), ("%y = arith.constant {value = 5} : " + I, 5),
         ("%y = arith.add %zeros, %ones : " + F, 1.0), ("%y = arith.add %ones, %ones : " + F, None),
         ("%y = arith.sub %zeros, %ones : " + F, -1.0), ("%y = arith.sub %lows, %lows : " + F, None),  # NaN
         ("%y = arith.mul %zeros, %ones : " + F, 0.0), ("%y = arith.mul %zeros, %unknown : " + F, None),  # NaN * 0

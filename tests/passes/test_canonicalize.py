@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.passes.ir_cases import after, body_lines, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.dialects.arith import wrap
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import Canonicalize
 
@@ -52,6 +55,10 @@ def result(body: str, store: str = STORE) -> list[str]:
         ),
         ("%d = arith.not %b : bool\n%y = arith.select %d, %s, %bx : int32", ["%y = arith.select %b, %bx, %s : int32"]),
         ("%a = arith.sub %c3, %s : int32\n%y = arith.sub %c5, %a : int32", ["%y = arith.add %s, %c2 : int32"]),
+        ("%a = arith.sub %c3, %s : int32\n%y = arith.sub %bx, %a : int32",
+         ["%a = arith.sub %c3, %s : int32", "%y = arith.sub %bx, %a : int32"]),
+        ("%a = arith.sub %s, %c3 : int32\n%y = arith.sub %c5, %a : int32",
+         ["%a = arith.sub %s, %c3 : int32", "%y = arith.sub %c5, %a : int32"]),
         ("%a = arith.add %s, %c3 : int32\n%y = arith.sub %c5, %a : int32",
          ["%a = arith.add %s, %c3 : int32", "%y = arith.sub %c5, %a : int32"]),
         ("%a = arith.max %s, %c3 : int32\n%y = arith.max %a, %c5 : int32", ["%y = arith.max %s, %c5 : int32"]),
@@ -96,6 +103,28 @@ def test_constants_of_tiles() -> None:
     expected = ["%y = arith.add %s, %c7 : tensor<4xint32>", "%i = tensor.iota {axis = 0} : tensor<4xint32>",
                 "%e = arith.add %i, %c6 : tensor<4xint32>", "tile.store %y, %N[%e]"]  # fmt: skip
     assert [line.replace("%0", "%y").replace("%1", "%e") for line in after(Canonicalize(), body)] == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers"), [("int8", (1, 3, 100, 127, -1, -3, -127, -128)), ("uint8", (1, 3, 127, 128, 200, 254, 255))]
+)
+def test_two_numbers_that_are_added(dtype: str, numbers: tuple[int, ...]) -> None:
+    """What is negative, and none of it without wrapping, is subtracted."""
+    for one, other, first, second in itertools.product(("add", "sub"), ("add", "sub"), numbers, numbers):
+        body = f"""
+        %p = arith.constant {{value = {first}}} : {dtype}
+        %q = arith.constant {{value = {second}}} : {dtype}
+        %a = arith.{one} %x, %p : {dtype}
+        %y = arith.{other} %a, %q : {dtype}
+        tile.print [%y] {{message = ""}}"""
+        total = (first if one == "add" else -first) + (second if other == "add" else -second)
+        least = -254 if dtype == "uint8" else -127
+        total = total if dtype == "uint8" else wrap(total, dtype)
+        kind, number = ("sub", -total) if least <= total < 0 else ("add", wrap(total, dtype))
+        text = f"%y = arith.{kind} %x, %c{number} : {dtype}".replace("c-", "cm")
+        lines = after(Canonicalize(), body, parameters=f"x: {dtype}")
+        assert lines[:-1] == ([text] if number else []), (one, first, other, second)
+        assert lines[-1] == ("tile.print [%y]" if number else "tile.print [%x]")
 
 
 @pytest.mark.parametrize(("dtype", "number"), [("int32", 0), ("uint8", 3)])

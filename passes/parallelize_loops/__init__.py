@@ -159,7 +159,7 @@ class _Rows:
         defined = defined_in(loop)
         stored = [buffer for buffer, ops in accesses.items() if any(isinstance(op, tile.StoreOp) for op in ops)]
         in_memory = [buffer for buffer in accesses if tile.buffer_type(buffer).scope == "global"]
-        if not stored or any(map(has_views, stored)):
+        if any(map(has_views, stored)):
             return None
         if len(in_memory) > 1 and any(buffer in stored for buffer in in_memory):
             return None  # they may overlap

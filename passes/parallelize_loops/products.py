@@ -50,7 +50,7 @@ def product_of(loop: scf.ForOp) -> Product | None:
     if not isinstance(store, tile.StoreOp) or store.mask is not None or not all(op.is_terminator for op in stores[1:]):
         return None
     around = [op for op in ancestors(store) if isinstance(op, tile.ParallelOp)]
-    if len(around) != 1 or around[0].lockstep or loop not in (around[0].parent_op, *ancestors(store)):
+    if len(around) != 1 or around[0].lockstep:
         return None
     own = set[Operation]()
     update = update_of(store, own)

@@ -80,14 +80,13 @@ def total_of(
     if constant_of(loop.step) != 1:
         return None
     args = points_of(store, loop)
-    outer = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
-    if args is None or len(outer) > 1 or any(op.lockstep or loop.parent is not op.body for op in outer):
+    if args is None:
         return None
-    for op in outer:
-        args |= extents_of(op)
+    for op in ancestors(loop):
+        args |= extents_of(op) if isinstance(op, tile.ParallelOp) else {}
     if tile.buffer_type(store.buffer).scope == "global" or is_of_points(store.buffer):
         return None
-    for moves, is_before in ((False, same_place), (True, _one_before(loop, defined))):
+    for moves, is_before in ((False, same_place), (True, _one_before(loop))):
         own_loads = set[Operation]()
         update, factor = update_of(store, own_loads, is_before), None
         if update is None and fast_math and is_float(store.buffer.dtype):
@@ -156,7 +155,7 @@ def extents_of(parallel: tile.ParallelOp) -> dict[Value, int]:
     return dict(zip(parallel.body.args, map(int, parallel.extents), strict=True))
 
 
-def _one_before(loop: scf.ForOp, defined: set[Value]) -> IsOwn:
+def _one_before(loop: scf.ForOp) -> IsOwn:
     """Whether a load is of what a store has written in the iteration before."""
 
     def is_before(load: tile.LoadOp, store: tile.StoreOp) -> bool:
@@ -172,11 +171,7 @@ def _one_before(loop: scf.ForOp, defined: set[Value]) -> IsOwn:
                 return False
             if apart.constant:
                 steps += 1
-                if (
-                    apart.constant != 1
-                    or theirs.coefficient(loop.index) != 1
-                    or not moves_with(theirs, loop.index, defined)
-                ):
+                if apart.constant != 1 or theirs.coefficient(loop.index) != 1:
                     return False
         return steps == 1
 

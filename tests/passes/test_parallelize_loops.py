@@ -24,7 +24,7 @@ ROW = """tile.parallel {extents = (8,)} (%j: int32) {
 
 def lines(loop: str) -> tuple[list[str], list[str]]:
     """What stands between head and tail, before and after the pass."""
-    func = kernel("A: 6*8*float32, B: 6*8*float32, I: 6*int32", f"{HEAD} {loop} {TAIL}")
+    func = kernel("A: 6*8*float32, B: 6*8*float32, I: 6*int32, N: 1*int32", f"{HEAD} {loop} {TAIL}")
     before = body_lines(Program(func))
     after = body_lines(Program(check_pass(ParallelizeLoops(), func, inputs_for(func))))
     return before[5:-1], after[5:-1]
@@ -130,6 +130,10 @@ def test_global_rows_told_apart_by_a_sum() -> None:
     assert not stays(over_rows(body, upper=5))
 
 
+TO_ROW = """tile.parallel {extents = (8,)} (%j: int32) {
+              %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%k, %j] }"""
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -156,6 +160,10 @@ def test_global_rows_told_apart_by_a_sum() -> None:
         "%x = tile.load %m[%i] : float32 tile.store %x, %l[%i]",
         # order that is seen
         f'{ROW} tile.print [%i] {{message = "row"}}',
+        f'{ROW} %o = tile.atomic %i, %N[%c0] {{kind = "max"}} : int32',
+        # one row for all where %bx is 1, or where it is 0
+        f"%q = arith.mul %i, %bx : int32 %k = arith.sub %i, %q : int32 {TO_ROW}",
+        f"%k = arith.mul %i, %bx : int32 {TO_ROW}",
     ],
 )  # fmt: skip
 def test_what_depends_on_the_order_stays(body: str) -> None:
@@ -163,7 +171,13 @@ def test_what_depends_on_the_order_stays(body: str) -> None:
 
 
 def test_what_stays_for_other_reasons() -> None:
-    assert stays(over_rows(ROW, options="{num_stages = 2}"))
+    for option in ("num_stages = 2", "flatten = true"):
+        assert stays(over_rows(ROW, options=f"{{{option}}}"))
+    assert stays(over_rows(ROW, upper=1))
+    assert stays(over_rows(f"scf.for %c0, %c2, %c1 {{num_stages = 2}} (%t: int32) {{ {ROW} scf.yield }}"))
+    inner = """%r = scf.for %c0, %c2, %c1[%c0.5] : float32 (%t: int32, %n: float32) {
+                 %p = arith.add %n, %n : float32 scf.yield [%p] } tile.store %r, %m[%i]"""
+    assert stays(over_rows(inner))
     carried = f"%r = scf.for %c0, %c6, %c1[%c0] : int32 (%i: int32, %n: int32) {{ {ROW} scf.yield [%i] }}"
     assert stays(carried)
     triangle = """scf.for %c0, %i, %c1 (%k: int32) {
@@ -176,6 +190,8 @@ def test_what_stays_for_other_reasons() -> None:
     larger = """tile.parallel {extents = (8,)} (%j: int32) {
                   %x = tile.load %m[%i] : float32 tile.store %x, %B[%i, %j] }"""
     assert stays(over_rows(larger))  # would make a tile larger than what is there
+    each_point = "%x = tile.load %m[%i] : float32 tile.store %x, %B[%j, %i]"
+    assert not stays(EACH_POINT.replace("%s", over_rows(each_point)))  # there it is as large already
 
 
 def test_tensors_in_memory_may_overlap() -> None:
@@ -196,6 +212,10 @@ def test_views_of_what_is_written() -> None:
     viewed = f"""%v = tile.view %s : buffer<8*6*float32, fragment>
                  {over_rows(ROW)} %e = tile.load %v[%c0, %c0] : float32 tile.store %e, %m[%c0]"""
     assert stays(viewed)
+    rows = """tile.parallel {extents = (4,)} (%j: int32) {
+                %x = tile.load %v[%i, %j] : float32 %y = tile.load %s[%c0, %j] : float32
+                %z = arith.add %x, %y : float32 tile.store %z, %v[%i, %j] }"""
+    assert stays(f"%v = tile.view %s : buffer<12*4*float32, fragment> {over_rows(rows)}")
 
 
 def lanes(body: str, around: str = "%s") -> list[str]:
@@ -208,6 +228,7 @@ EACH_POINT = "tile.parallel {extents = (6,)} (%j: int32) { %s }"
 BRANCH = f"""%p = arith.cmp %i, %j {{predicate = "lt"}} : bool
              scf.if %p {{ {STORE}%s[%j, %i] scf.yield }} {{ scf.yield }}"""
 OLD = '%x = tile.load %A[%i, %c2] : float32 %o = tile.atomic %x, %B[%c0, %c0] {kind = "max"} : float32'
+VIEWED = """%e = tile.load %v[%c0, %c0] : float32 %d = arith.add %e, %c0.5 : float32 tile.store %d, %m[%i]"""
 ARRAY = "%a = tile.alloc : buffer<4*float32, local> tile.store %c0.5, %a[%i] %y = tile.load %a[%i] : float32"
 
 
@@ -249,6 +270,9 @@ SUM = "%x = tile.load %A[%i, %j] : float32 %y = tile.load %m[%j] : float32 %z = 
         (f"{STORE}%l[%i]", EACH_POINT),  # an array that each point has
         (f"{OLD} tile.store %o, %B[%i, %c1]", "%s"),
         (f'{STORE}%m[%i] tile.print [%i] {{message = "lane"}}', "%s"),
+        (f"{OLD} tile.store %o, %m[%i]", "%s"),
+        (f"{OLD} %q = tile.load %B[%c0, %c0] : float32 tile.store %q, %m[%i]", "%s"),
+        (VIEWED, "%v = tile.view %m : buffer<2*3*float32, fragment> %s"),  # which the lane before wrote
         # of the lanes that compare one element the first one decides, and two kinds of updates do not commute
         ('%o = tile.atomic %i, %I[%c0] compare=%c3 {kind = "cas"} : int32', "%s"),
         (f'{OLD} %n = tile.atomic %x, %B[%c0, %c0] {{kind = "add"}} : float32', "%s"),

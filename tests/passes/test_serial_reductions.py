@@ -227,6 +227,51 @@ def test_what_stays_a_loop(why: str) -> None:
     assert any("scf.for" in line for line in lines(over_columns(body)))
 
 
+FILLED = "%w = tile.alloc : buffer<6*float32, fragment> tile.fill %c0.5, %w "
+FIRST = '%q = arith.cmp %i, %c3 {predicate = "lt"} : bool '
+FILL = "%f = tile.load %s[%i, %k] : float32 tile.store %f, %w[%i]"
+USE = ADDED.replace("%s[%i, %k]", "%w[%i]")
+NEXT = "%p = arith.add %i, %c1 : int32 " + USE.replace("%w[%i]", "%w[%p]")
+TWICE = "%u = tile.load %m[%i] : float32 %w = arith.mul %u, %e : float32 tile.store %w, %m[%i]"
+
+
+@pytest.mark.parametrize(
+    ("body", "parallel"),
+    [
+        (FILLED + over_columns(each_row(FILL) + each_row(USE)), True),
+        # what an iteration does not fill is from the one before
+        (FILLED + over_columns(each_row(f"{FIRST} {FILL} mask=%q") + each_row(USE)), False),
+        (FILLED + over_columns(each_row(f"{FIRST} scf.if %q {{ {FILL} scf.yield }} {{ scf.yield }}") + each_row(USE)),
+         False),
+        (FILLED.replace("6*", "7*") + over_columns(each_row(FILL) + each_row(NEXT)), False),
+        (FILLED + over_columns(each_row(USE) + each_row(FILL)), False),
+        (FILLED + over_columns(each_row(FILL) + each_row(USE)).replace("%c8, %c1", "%c8, %c2"), False),
+        (FILLED + over_columns(each_row(FILL) + each_row(USE) + each_row(FILL.replace("%k", "%c0"))), False),
+        # each point has its own
+        (FILLED + each_row(over_columns(FILL + " " + USE)), False),
+        # elements that each iteration has others of, are in memory, or are rounded
+        (over_columns(each_row("%q = arith.min %k, %c3 : int32 " + ADDED.replace("%m[%i]", "%m[%q]"))), False),
+        (over_columns(each_row(ADDED.replace("%m[%i]", "%B[%i, %c3]"))), False),
+        (over_columns(each_row(STAYS["rounded to 16 bits"].replace("arith.add", "arith.max"))), True),
+        # a row that is smaller than what all points of the T.Parallel have
+        ("%r = tile.alloc : buffer<8*float32, fragment> tile.fill %c0.5, %r "
+         + each_row(over_columns(ADDED.replace("%s[%i, %k]", "%r[%k]"))), False),
+        # what cannot be computed again in a T.Parallel of its own, or is of all of its points
+        (each_row(f"%e = tile.load %A[%i, %c1] : float32 tile.store %e, %m[%i] {over_columns(ADDED)} {TWICE}"), False),
+        (each_row("%e = tile.alloc : buffer<1*float32, local> tile.store %c0.5, %e[%c0] "
+                  f"%g = tile.load %e[%c0] : float32 tile.store %g, %m[%i] {over_columns(ADDED)}"), False),
+        (each_row(over_columns(ADDED.replace("%m[%i]", "%m[%c0]"))
+                  + "%u = tile.load %m[%c0] : float32 tile.store %u, %m[%i]"), False),
+        (each_row(f"{FIRST} tile.store %c0.5, %m[%i] scf.if %q {{ {over_columns(ADDED)} scf.yield }} {{ scf.yield }}"),
+         False),
+        ("%g = tile.alloc : buffer<2*6*float32, fragment> tile.parallel {extents = (2,)} (%a: int32) { "
+         + each_row("tile.store %c0.5, %g[%a, %i] " + over_columns(ADDED.replace("%m[", "%g[%a, "))) + "}", False),
+    ],
+)  # fmt: skip
+def test_what_an_iteration_may_have_for_itself(body: str, parallel: bool) -> None:
+    assert not any("scf.for" in line for line in lines(body)) is parallel
+
+
 def test_a_place_that_the_loop_moves_through_memory_stays_a_loop() -> None:
     """%m[1], then %m[2], ..., which no index of the loop says."""
     ahead = """%p = tile.load %n[%c0] : int32 %w = arith.add %p, %c1 : int32 tile.store %w, %n[%c0]"""

@@ -158,6 +158,29 @@ NARROW = """%x = tile.load %g[%k, %j] : float16 %p = arith.sub %k, %c1 : int32 %
             %n = arith.add %o, %x : float16 tile.store %n, %g[%k, %j]"""
 BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD} scf.yield }} {{ scf.yield }} {PUT}'
 
+MASK = '%q = arith.cmp %j, %c3 {predicate = "lt"} : bool '
+ARRAY = """%l = tile.alloc : buffer<6*float32, local>
+           scf.for %c0, %c6, %c1 (%q: int32) { tile.store %c0.5, %l[%q] scf.yield }"""
+SQUARES = """tile.parallel {extents = (8, 8)} (%i: int32, %e: int32) {
+               %v = tile.load %d[%i, %e] : float32 tile.store %v, %f[%k, %i, %e] }"""
+DIAGONAL = f"""%d = tile.alloc : buffer<8*8*float32, fragment> tile.fill %c0.5, %d
+               %f = tile.alloc : buffer<6*8*8*float32, fragment>
+               {over_rows(each_column(ADD.replace("%t[%j]", "%d[%j, %j]")) + SQUARES)}
+               %w = tile.load %f[%c3, %c2, %c4] : float32 tile.store %w, %c[%c0, %c0]"""
+
+
+def whole_numbers(combined: str) -> str:
+    body = f"""%y = arith.add %k, %j : int32 %o = tile.load %u[%j] : int32 {combined} : int32
+               tile.store %n, %u[%j] %v = tile.load %u[%j] : int32 %w = arith.cast %v : float32
+               tile.store %w, %c[%k, %j]"""
+    return f"%u = tile.alloc : buffer<8*int32, fragment> tile.fill %c3, %u {over_rows(each_column(body))}"
+
+
+@pytest.mark.parametrize("body", [over_rows(each_column(ADD) + each_column(PUT).replace("(8,)", "(6,)")),
+                                  whole_numbers("%n = arith.add %o, %y")])  # fmt: skip
+def test_reads_of_fewer_points_and_whole_numbers(body: str) -> None:
+    assert any(line.startswith("tile.scan") for line in lines(body))
+
 
 @pytest.mark.parametrize(
     "body",
@@ -188,6 +211,40 @@ BRANCH = f'%q = arith.cmp %k, %c3 {{predicate = "lt"}} : bool scf.if %q {{ {ADD}
         ),
         over_rows(each_column(ADD.replace("arith.add", "arith.mul") + PUT)),
         over_rows(each_column((ADD + PUT).replace("%t[", "%C["))),  # in memory
+        # masks: of what is stored, of its own element, and of what is read behind it
+        over_rows(each_column(MASK + (ADD + PUT).replace("%n, %t[%j]", "%n, %t[%j] mask=%q"))),
+        over_rows(each_column(MASK + ADD.replace("%t[%j] :", "%t[%j] mask=%q other=%c2.0 :") + PUT)),
+        over_rows(each_column(MASK + ADD + PUT.replace("%t[%j]", "%t[%j] mask=%q other=%c2.0"))),
+        # elements that are not written: beside those of the points, and beside a diagonal
+        over_rows(each_column(ADD).replace("(8,)", "(6,)") + each_column(PUT)),
+        DIAGONAL,
+        # in a loop whose index is that of no point
+        "%u = arith.add %bx, %c7 : int32 " + over_rows(
+            each_column(ADD) + f"scf.for %c0, %u, %c1 (%e: int32) {{ {PUT.replace('%j', '%e')} scf.yield }}"
+        ),
+        # what the row before left is used again, each second row, and elements of one row each
+        over_rows(each_column(STEP + "tile.store %o, %c[%k, %j]"), lower=1),
+        over_rows(each_column("%d = arith.mul %k, %c2 : int32 " + STEP.replace("%k", "%d")), lower=1, upper=3),
+        ARRAY + over_rows("%x = tile.load %s[%k, %c1] : float32 %o = tile.load %l[%k] : float32 "
+                          "%n = arith.add %o, %x : float32 tile.store %n, %l[%k]")
+        + "%w = tile.load %l[%c4] : float32 tile.store %w, %c[%c0, %c0]",
+        # under a condition, in two T.Parallel, of an element that each point has
+        each_column(f"{MASK} scf.if %q {{ {over_rows(ADD + PUT)} scf.yield }} {{ scf.yield }}"),
+        "%d = tile.alloc : buffer<2*8*float32, fragment> tile.fill %c0.5, %d "
+        "%e = tile.alloc : buffer<6*2*8*float32, fragment> tile.parallel {extents = (2,)} (%i: int32) { "
+        + each_column(over_rows(ADD + PUT)).replace("%t[%j]", "%d[%i, %j]").replace("%c[%k, %j]", "%e[%k, %i, %j]")
+        + "}",
+        "%l = tile.alloc : buffer<1*float32, local> "
+        + each_column("tile.store %c0.5, %l[%c0] " + over_rows((ADD + PUT).replace("%t[%j]", "%l[%c0]"))),
+        # a place that something else in the loop changes
+        "%z = tile.alloc : buffer<1*int32, fragment> tile.fill %c1, %z " + over_rows(
+            "%e = tile.load %z[%c0] : int32 %g = arith.add %e, %c1 : int32 %h = arith.floormod %g, %c5 : int32 "
+            "tile.store %h, %z[%c0] "
+            + each_column((ADD + PUT).replace("%t[%j]", "%c[%e, %j]").replace("%c[%k, %j]", "%s[%k, %j]"))
+        ),
+        # of integers: no kind of a scan, and a recurrence
+        whole_numbers("%n = arith.xor %o, %y"),
+        whole_numbers("%p = arith.mul %o, %y : int32 %n = arith.add %p, %y"),
     ],
 )  # fmt: skip
 def test_what_stays_a_loop(body: str) -> None:

@@ -66,6 +66,11 @@ def lines(
         ({"inputs": "bfloat16"}, "tile.gemm %a, %b, %c"),
         ({"inputs": "float32"}, 'tile.gemm %a, %b, %c {precision = "ieee"}'),
         ({"inputs": "int8", "wide": "int32"}, "tile.gemm %a, %b, %c"),
+        ({"depth": 16, "bounds": (0, 16, 1)}, "tile.gemm %a, %b, %c"),
+        (
+            {"inputs": "float32", "depth": 256, "bounds": (0, 256, 1), "runs": False},
+            'tile.gemm %a, %b, %c {precision = "ieee"}',
+        ),
     ],
 )
 def test_outer_products(how: dict[str, Any], expected: str) -> None:
@@ -84,13 +89,85 @@ def test_outer_products(how: dict[str, Any], expected: str) -> None:
         {"bounds": (0, DEPTH - 1, 1)},
         {"bounds": (0, DEPTH, 2)},
         {"bounds": (1, DEPTH, 1)},
-        {"depth": 8, "bounds": (0, 8, 1)},
-        {"inputs": "float32", "depth": 1024, "bounds": (0, 1024, 1)},  # whose code would be too long
+        {"depth": 15, "bounds": (0, 15, 1)},
+        {"inputs": "float32", "depth": 257, "bounds": (0, 257, 1)},  # whose code would be too long
         {"extra": "tile.store %o, %C[%i, %j]"},
     ],
 )
 def test_what_is_no_product(how: dict[str, Any]) -> None:
     assert not any("tile.gemm" in line for line in lines(**how, runs=False))
+
+
+POINT = """%x = tile.load %a[%i, %k] : float32 %y = tile.load %b[%k, %j] : float32 %z = arith.mul %x, %y : float32
+           %o = tile.load %c[%i, %j] : float32 %n = arith.add %o, %z : float32 tile.store %n, %c[%i, %j]"""
+LOW = '%q = arith.cmp %i, %c3 {predicate = "lt"} : bool '
+IN_OTHERS = (
+    POINT.replace("%z = arith.mul %x, %y : float32", """%u = arith.cast %x : TYPE %v = arith.cast %y : TYPE
+                  %z = arith.mul %u, %v : TYPE""")
+    .replace("%o = tile.load %c[%i, %j] : float32", "%p = tile.load %c[%i, %j] : float32 %o = arith.cast %p : TYPE")
+    .replace("%n = arith.add %o, %z : float32", "%m = arith.add %o, %z : TYPE %n = arith.cast %m : float32")
+)  # fmt: skip
+POINTS = "tile.parallel {extents = (16, 16)} (%i: int32, %j: int32) {"
+LOOP = "scf.for %c0, %c16, %c1 (%k: int32) {"
+
+
+def square(body: str, nest: str = f"{LOOP} {POINTS} BODY }} scf.yield }}") -> list[str]:
+    """What becomes of a loop over tiles of 16 x 16."""
+    axes = "{shape = (16, 16), source_axes = (0, 1), target_axes = (0, 1)}"
+    tiles = " ".join(
+        f"%{name} = tile.alloc : buffer<16*16*float32, shared> tile.copy %{name.upper()}, %{name} {axes}"
+        for name in "abc"
+    )
+    func = kernel(
+        "A: 16*16*float32, B: 16*16*float32, C: 16*16*float32",
+        f"""{tiles} %h = tile.alloc : buffer<16*16*float16, shared> tile.copy %B, %h {axes}
+            %d = tile.alloc : buffer<16*16*1*float32, fragment> {nest.replace("BODY", body)} tile.copy %c, %C {axes}""",
+    )
+    program = Program(func)
+    ParallelizeLoops().run(program)
+    return body_lines(program)
+
+
+OTHERS = {
+    "a mask of one factor": LOW + POINT.replace("%a[%i, %k]", "%a[%i, %k] mask=%q other=%c2.0"),
+    "a mask of the other one": LOW + POINT.replace("%b[%k, %j]", "%b[%k, %j] mask=%q other=%c2.0"),
+    "a mask of the store": LOW + POINT.replace("%n, %c[%i, %j]", "%n, %c[%i, %j] mask=%q"),
+    "a factor in memory": POINT.replace("%a[", "%A["),
+    "in memory": POINT.replace("%c[", "%C["),
+    "what is multiplied is what is added to": POINT.replace("%b[", "%c["),
+    "from the left": POINT.replace("%a[", "%c["),
+    "a diagonal": POINT.replace("%c[%i, %j]", "%c[%i, %i]").replace("%b[%k, %j]", "%b[%k, %i]"),
+    "rows of no step": POINT.replace("%a[%i, %k]", "%a[%i, %j]"),
+    "columns by rows": POINT.replace("%b[%k, %j]", "%b[%i, %k]"),
+    "computed in more bits": IN_OTHERS.replace("TYPE", "float64"),
+    "computed in fewer bits": IN_OTHERS.replace("TYPE", "float16"),
+    "two terms": POINT.replace("%n = arith.add %o, %z", "%r = arith.add %o, %z : float32 %n = arith.add %r, %x"),
+    "a factor of no tile": POINT.replace("%y = tile.load %b[%k, %j] : float32", "%y = arith.cast %j : float32"),
+    "three dimensions": POINT.replace("%c[%i, %j]", "%d[%i, %j, %c0]"),
+    "factors of two types": POINT.replace(
+        "%y = tile.load %b[%k, %j] : float32", "%g = tile.load %h[%k, %j] : float16 %y = arith.cast %g : float32"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_what_is_nearly_a_product(why: str) -> None:
+    assert not any("tile.gemm" in line for line in square(OTHERS[why]))
+
+
+@pytest.mark.parametrize(
+    ("nest", "is_product"),
+    [
+        (f"{LOOP} {POINTS} BODY }} scf.yield }}", True),
+        (f"{LOOP} {POINTS.replace(')}', '), lockstep = true}')} BODY }} scf.yield }}", False),
+        # once for each point of another T.Parallel
+        (f"{LOOP} tile.parallel {{extents = (2,)}} (%e: int32) {{ {POINTS} BODY }} }} scf.yield }}", False),
+        (f"tile.parallel {{extents = (2,)}} (%e: int32) {{ {LOOP} {POINTS} BODY }} scf.yield }} }}", False),
+    ],
+    ids=["plain", "threads", "inside", "around"],
+)
+def test_where_a_product_stands(nest: str, is_product: bool) -> None:
+    assert any("tile.gemm" in line for line in square(POINT, nest)) is is_product
 
 
 def outer_products(dtype: str) -> Any:

@@ -269,7 +269,7 @@ TWICE = "%u = tile.load %m[%i] : float32 %w = arith.mul %u, %e : float32 tile.st
     ],
 )  # fmt: skip
 def test_what_an_iteration_may_have_for_itself(body: str, parallel: bool) -> None:
-    assert not any("scf.for" in line for line in lines(body)) is parallel
+    assert any("scf.for" in line for line in lines(body)) is not parallel
 
 
 def test_a_place_that_the_loop_moves_through_memory_stays_a_loop() -> None:

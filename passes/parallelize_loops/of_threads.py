@@ -19,10 +19,8 @@ def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
     Its index picks elements of a tile on the chip, with the arrays of all threads for one, that is as large as the loop
     has points, and of arrays that are used as a whole elsewhere, too: their elements would else have names.
     """
-    points, threads = iterations(loop), _threads(loop)
-    updates = _updates(loop) if threads is not None and points is not None else None
-    accesses = accesses_in(loop) if updates else None
-    if not updates or points is None or threads is None or accesses is None:
+    points, threads, updates = iterations(loop), _threads(loop), _updates(loop)
+    if not updates or points is None or threads is None or (accesses := accesses_in(loop)) is None:
         return None
     sizes = [0]
     for buffer, ops in accesses.items():
@@ -38,8 +36,7 @@ def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
 
 def _updates(loop: scf.ForOp) -> list[Update] | None:
     """The updates of the thread's elements that a loop without branches and loops consists of."""
-    accesses = accesses_in(loop)
-    if accesses is None or _threads(loop) is None or any(op.regions for op in loop.body):
+    if _threads(loop) is None or any(op.regions for op in loop.body) or (accesses := accesses_in(loop)) is None:
         return None
     defined, updates = defined_in(loop), list[Update]()
     for buffer, ops in accesses.items():

@@ -277,11 +277,11 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
 def _multiples(index: Value) -> dict[int, int] | None:
     """Of an index that is a scalar plus multiples of the point's indices: the factors, by dimension; else None."""
     multiples: dict[int, int] = {}
-    for factors, coefficient in linear_form(index).split()[1].terms.items():
-        iota = factors[0].op
-        if len(factors) > 1 or not isinstance(iota, tensor.IotaOp):
+    for (factor, *others), coefficient in linear_form(index).split()[1].terms.items():
+        if others or not isinstance(factor.op, tensor.IotaOp):
             return None
-        multiples[iota.axis] = multiples.get(iota.axis, 0) + coefficient
+        axis = factor.op.axis
+        multiples[axis] = multiples.get(axis, 0) + coefficient
     return multiples
 
 

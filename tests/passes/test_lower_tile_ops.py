@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,29 @@ def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
         tile.write %c_1, %c
         """,
     )
+
+
+@pytest.mark.parametrize(
+    ("types", "dtypes"),
+    [
+        (("float16", "float8_e4m3fn"), ["float16", "float16"]),
+        (("float8_e4m3fn", "float16"), ["float16", "float16"]),
+        (("float8_e4m3fn", "float8_e5m2"), ["float8_e4m3fn", "float8_e5m2"]),  # legalize-arith converts these
+        (("int8", "uint8"), ["int8", "uint8"]),
+        (("float16", "bfloat16"), ["float32", "float32"]),
+    ],
+)
+def test_operands_of_two_types_are_multiplied_in_one_that_holds_both(types: tuple[str, str], dtypes: list[str]) -> None:
+    a, b = types
+    total = "int32" if a == "int8" else "float32"
+    made = lowered(
+        "A: 4*float16",
+        f"""%a = tile.alloc : buffer<16*16*{a}, shared> %b = tile.alloc : buffer<16*16*{b}, shared>
+            %c = tile.alloc : buffer<16*16*{total}, fragment> tile.gemm %a, %b, %c {{clear = true}}""",
+    )
+    (operands,) = (re.findall(r"%\w+", line)[1:3] for line in made if "tensor.dot" in line)
+    types_of = {line.split(" ")[0]: line.rpartition("x")[2].removesuffix(">") for line in made if " = " in line}
+    assert [types_of[each] for each in operands] == dtypes
 
 
 def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> None:

@@ -228,6 +228,8 @@ def test_reads_of_fewer_points_and_whole_numbers(body: str) -> None:
         ARRAY + over_rows("%x = tile.load %s[%k, %c1] : float32 %o = tile.load %l[%k] : float32 "
                           "%n = arith.add %o, %x : float32 tile.store %n, %l[%k]")
         + "%w = tile.load %l[%c4] : float32 tile.store %w, %c[%c0, %c0]",
+        over_rows("%g = tile.load %I[%k] : int32 %h = arith.floormod %g, %c2 : int32 %r = arith.add %k, %h : int32 "
+                  + each_column(STEP.replace("%k", "%r")), lower=1, upper=5),
         # under a condition, in two T.Parallel, of an element that each point has
         each_column(f"{MASK} scf.if %q {{ {over_rows(ADD + PUT)} scf.yield }} {{ scf.yield }}"),
         "%d = tile.alloc : buffer<2*8*float32, fragment> tile.fill %c0.5, %d "

@@ -246,6 +246,25 @@ def test_the_bounds_of_points_that_do_not_take_part_are_not_asked_for() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("bounds", "nearest", "lanes"),
+    [("%i, %c6, %c1", "min", ("ge", "lt")), ("%i, %c-1, %c-1", "max", ("le", "gt")), ("%c0, %i, %c1", "", ("lt",))],
+)
+def test_points_at_one_number_at_a_time_compare_it_with_their_bounds(
+    bounds: str, nearest: str, lanes: tuple[str, ...]
+) -> None:
+    made = after(
+        VectorizeParallel(),
+        f"""tile.parallel {{extents = (4,)}} (%i: int32) {{
+              scf.for {bounds} (%k: int32) {{ tile.store %c0.5, %D[%k] scf.yield }} }}""",
+    )
+    found = [line for line in made if "tensor.reduce" in line or "arith." in line]
+    assert [name for line in found for name in re.findall('predicate = "(..)"', line)] == [*lanes]
+    assert not nearest or f'kind = "{nearest}"' in found[0]
+    assert not any("arith.add" in line or "arith.sub" in line for line in found)
+    assert any(re.fullmatch("tile.store %c0p5, %D\\[%k\\] mask=%[0-9]+", line) for line in made), made
+
+
 BODIES = {
     # One element, changed by several points
     "updates": """PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%i] : float32
@@ -399,6 +418,16 @@ BODIES = {
                          %q = tile.atomic %x, %w[%j] {kind = "min"} : float32 scf.yield } { scf.yield } }
                        tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
                        %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }""",
+    "old_values_outside_of_one_row": """%u = tile.alloc : buffer<1*8*float32, fragment>
+                       tile.copy %A[%c2, %c0], %u {shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)}
+                       PAR { %x = tile.load %b[%i, %j] : float32 %k = arith.sub %i, %c1 : int32
+                       %o = tile.atomic %x, %u[%k, %j] {kind = "add"} : float32 tile.store %o, %a[%i, %j] }""",
+    "whole_numbers_under_a_condition": """%n = tile.alloc : buffer<4*int32, fragment> tile.fill %c3, %n
+                       PAR { %x = tile.load %I[%i, %j] : int32 %k = arith.add %j, %bx : int32
+                       %c = arith.cmp %k, %c4 {predicate = "lt"} : bool scf.if %c {
+                       %o = tile.atomic %x, %n[%k] {kind = "add"} : int32 scf.yield } { scf.yield } }
+                       tile.parallel {extents = (4,)} (%i: int32) { %y = tile.load %n[%i] : int32
+                       %z = arith.cast %y : float32 tile.store %z, %v[%i] }""",
     "loop_under_a_condition": """PAR { %x = tile.load %b[%i, %j] : float32
                        %c = arith.cmp %x, %c0.0 {predicate = "gt"} : bool scf.if %c {
                        scf.for %c0, %c3, %c1 (%k: int32) { %y = tile.load %a[%i, %j] : float32

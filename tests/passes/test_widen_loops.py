@@ -72,6 +72,7 @@ ROWS = """%u = tile.load %N[%i] {guarded = true} : tensor<8x1xint32> %f = arith.
         loop(kind="max", combine="arith.max %s, %z", init="%low"),
         loop("%z = arith.add %x, %c0.5 : tensor<8x16xfloat32>"),
         loop(ROWS),  # what all pieces have
+        loop("%u = tile.load %D[%c0] : float32 %z = arith.mul %x, %u : tensor<8x16xfloat32>"),
         loop("%o = arith.add %column, %c8 : tensor<1x16xint32>"
              "%y2 = tile.load %A[%i, %o] {guarded = true} : tensor<8x16xfloat32>"
              "%z = arith.mul %x, %y2 : tensor<8x16xfloat32>"),

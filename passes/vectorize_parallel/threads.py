@@ -252,8 +252,6 @@ def last_writer(
         if mask is not None and varies(mask, axis):
             somewhere = prod(mask.shape) == mask.shape[axis] and threads_where(mask)
             mask = None if somewhere else reduced(builder, mask, "or", axis, keep=True)
-    if is_global and any(varies(value, axis) for axis, size in enumerate(shared) if size == 1):
-        return value, mask
     return one_element(builder, value, shared, mask)
 
 

@@ -210,6 +210,7 @@ def test_a_reduction_is_computed_in_the_wider_type(narrow: str) -> None:
     for source, target, lines in (
         (wide, narrow, ["tile.read", f"tensor.reduce {{{{.*}}}} : tensor<4x{wide}>", f": tensor<4x{narrow}>"]),
         (narrow, wide, ["tile.read", f": tensor<4x8x{wide}>", f"tensor.reduce {{{{.*}}}} : tensor<4x{wide}>"]),
+        ("int32", "float32", ["tile.read", ": tensor<4x8xfloat32>", "tensor.reduce {{.*}} : tensor<4xfloat32>"]),
     ):
         body = f"""%t = tile.alloc : buffer<4*8*{source}, fragment> %r = tile.alloc : buffer<4*{target}, fragment>
             tile.reduce %t, %r {{kind = "sum", axis = 1, clear = true}}"""

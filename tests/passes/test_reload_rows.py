@@ -11,8 +11,9 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import after, filecheck, kernel
+from tests.passes.ir_cases import after, filecheck, kernel, kernel_of, program
 from tests.support.programs import check_pass
+from tiledsl.dialects.tile import KernelOp
 from tiledsl.passes.reload_rows import ReloadRows
 
 ROWS, COLUMNS = 6, 10  # of tensors, which end within the tiles
@@ -270,6 +271,24 @@ def test_loaded_indices_stay() -> None:
 def test_memory_that_may_have_changed(parts: dict[str, str], kept: bool) -> None:
     assert stays(loop(**parts)) is kept
     meaning_is_kept(loop(**parts))
+
+
+@pytest.mark.parametrize(
+    ("load", "head", "between", "remarks"),
+    [
+        (PLAIN, "", "", 0),
+        ("arith.mul %g, %g", f"%g = {PLAIN} : tensor<16x8xfloat32>", "", 1),
+        ("tile.load %A[%at, %columns]", "%at = tile.load %I[%rows] : tensor<16x1xint32>", "", 1),
+        (PLAIN, "", "tile.store %zero, %B[%c0, %start]", 1),
+    ],
+    ids=["loaded again", "computed", "loaded indices", "written in between"],
+)
+def test_large_tiles_that_stay_picked_are_remarks(load: str, head: str, between: str, remarks: int) -> None:
+    text = loop(load, head, between).replace("x8x", "x64x").replace("<8x", "<64x")
+    made = program(text, parameters=PARAMETERS)
+    ReloadRows().run(made)
+    found = kernel_of(made)
+    assert isinstance(found, KernelOp) and len(found.remarks) == remarks
 
 
 def test_it_can_be_switched_off() -> None:

@@ -249,6 +249,9 @@ TWICE = "%u = tile.load %m[%i] : float32 %w = arith.mul %u, %e : float32 tile.st
         (FILLED + over_columns(each_row(FILL) + each_row(USE) + each_row(FILL.replace("%k", "%c0"))), False),
         # each point has its own
         (FILLED + each_row(over_columns(FILL + " " + USE)), False),
+        (FILLED + "%g = tile.alloc : buffer<8*6*float32, fragment> tile.parallel {extents = (2,)} (%a: int32) { "
+         + over_columns(each_row(FILL) + each_row("%y = tile.load %w[%i] : float32 tile.store %y, %g[%k, %i]"))
+         + "}", False),
         # elements that each iteration has others of, are in memory, or are rounded
         (over_columns(each_row("%q = arith.min %k, %c3 : int32 " + ADDED.replace("%m[%i]", "%m[%q]"))), False),
         (over_columns(each_row(ADDED.replace("%m[%i]", "%B[%i, %c3]"))), False),
@@ -258,14 +261,18 @@ TWICE = "%u = tile.load %m[%i] : float32 %w = arith.mul %u, %e : float32 tile.st
          + each_row(over_columns(ADDED.replace("%s[%i, %k]", "%r[%k]"))), False),
         # what cannot be computed again in a T.Parallel of its own, or is of all of its points
         (each_row(f"%e = tile.load %A[%i, %c1] : float32 tile.store %e, %m[%i] {over_columns(ADDED)} {TWICE}"), False),
+        (each_row(f"{FIRST} %d = arith.cast %i : float32 %e = scf.if %q : float32 {{ scf.yield [%d] }} "
+                  f"{{ scf.yield [%c0.5] }} tile.store %e, %m[%i] {over_columns(ADDED)} {TWICE}"), False),
         (each_row("%e = tile.alloc : buffer<1*float32, local> tile.store %c0.5, %e[%c0] "
                   f"%g = tile.load %e[%c0] : float32 tile.store %g, %m[%i] {over_columns(ADDED)}"), False),
         (each_row(over_columns(ADDED.replace("%m[%i]", "%m[%c0]"))
                   + "%u = tile.load %m[%c0] : float32 tile.store %u, %m[%i]"), False),
         (each_row(f"{FIRST} tile.store %c0.5, %m[%i] scf.if %q {{ {over_columns(ADDED)} scf.yield }} {{ scf.yield }}"),
          False),
-        ("%g = tile.alloc : buffer<2*6*float32, fragment> tile.parallel {extents = (2,)} (%a: int32) { "
-         + each_row("tile.store %c0.5, %g[%a, %i] " + over_columns(ADDED.replace("%m[", "%g[%a, "))) + "}", False),
+        ("%g = tile.alloc : buffer<2*6*float32, fragment> %b = tile.alloc : buffer<2*6*8*float32, fragment> "
+         "tile.fill %c0.5, %b tile.parallel {extents = (2,)} (%a: int32) { " + each_row(
+             "tile.store %c0.5, %g[%a, %i] "
+             + over_columns(ADDED.replace("%m[", "%g[%a, ").replace("%s[%i", "%b[%a, %i"))) + "}", False),
     ],
 )  # fmt: skip
 def test_what_an_iteration_may_have_for_itself(body: str, parallel: bool) -> None:

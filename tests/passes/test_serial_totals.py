@@ -326,6 +326,7 @@ SQUARE = STEP_LINEAR.replace("%p = arith.mul %f, %o", "%p = arith.mul %o, %o")
         over_rows(
             each_column("%r = arith.sub %k, %c1 : int32 " + STEP_LINEAR.replace("%s[%k", "%c[%r") + PUT), lower=1
         ),
+        over_rows(each_column(MASK + STEP_LINEAR.replace("%t[%j] :", "%t[%j] mask=%q other=%c2.0 :") + PUT)),
         # what is multiplied is used again
         over_rows(each_column(STEP_LINEAR + "tile.store %p, %c[%k, %j]")),
     ],

@@ -126,6 +126,17 @@ def test_loops_over_an_array_that_are_asked_for_otherwise_stay(hint: str, whole:
     assert (sum(line.startswith("tile.store") for line in unrolled(text)) == 4) is whole
 
 
+@pytest.mark.parametrize(("stores", "whole"), [(63, True), (64, False)])
+def test_long_bodies_over_an_array_stay(stores: int, whole: bool) -> None:
+    """Of more than 1024 operations, the yield of each turn included."""
+    body = "tile.store %c0.5, %own[%i] " * stores
+    text = f"""
+      %own = tile.alloc : buffer<16*float32, local>
+      tile.parallel {{extents = (2,), lockstep = true}} (%tx: int32) {{
+        scf.for %c0, %c16, %c1 (%i: int32) {{ {body} scf.yield }} }}"""
+    assert any(line.startswith("scf.for") for line in unrolled(text)) is not whole
+
+
 def test_loops_over_an_array_come_before_marked_loops_around_them() -> None:
     def loops(limit: int, array: str) -> int:
         text = f"""

@@ -136,6 +136,26 @@ def test_the_last_thread_that_writes_an_element_stays() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "condition", ["", '%n = tile.load %N[%c0] : int32 %c = arith.cmp %n, %tx {predicate = "lt"} : bool']
+)
+def test_threads_that_write_one_element_of_memory_write_it(condition: str) -> None:
+    """Which one stays is not said there."""
+    store = "tile.store %x, %B[%c0]"
+    found = lines(f"{LOAD} {branch(condition, store) if condition else store}")
+    assert found[-1] == (f"{store} mask=%c" if condition else store)
+    assert not any("tensor.reduce" in line for line in found)
+
+
+def test_an_update_of_a_shared_tile_is_one_of_all_threads() -> None:
+    found = lines(
+        f'{LOAD} %o = tile.atomic %x, %s[%c1] {{kind = "add"}} : float32 %y = tile.load %s[%c1] : float32 '
+        "tile.store %y, %B[%tx]",
+        before="tile.fill %c0.5, %s",
+    )
+    assert '%0 = tensor.reduce %x {kind = "sum", axis = 0} : float32' in found and "tile.store %4, %s[%c1]" in found
+
+
 STATEMENT = "%t = tile.read %s : tensor<4xfloat32> tile.write %t, %s"
 
 

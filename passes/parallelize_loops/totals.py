@@ -225,7 +225,7 @@ def _is_of_rows(value: Value, inside: set[Value], written: Mapping[Value, Sequen
             stores = written.get(op.buffer)
             if stores is not None and not (stores and all(precedes(op, store) for store in stores)):
                 return False
-        elif not op.is_pure or op.regions or isinstance(op, _DIVISIONS):
+        elif op.regions or isinstance(op, _DIVISIONS):
             return False
     return True
 

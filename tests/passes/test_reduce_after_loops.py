@@ -71,6 +71,7 @@ NESTED = """%t = scf.for %c0, %c2, %c1[%half] : tensor<16xfloat32> (%o: int32, %
         loop(),
         loop(combine="arith.add %r, %s"),
         loop(axis=0),
+        loop(shape="64x128").replace("%A[%row, %j] {guarded = true}", "%A[%row, %j]"),  # 64 elements for each thread
         loop(kind="max", combine="arith.max %s, %r"),
         loop(kind="min", combine="arith.min %r, %s", init="%half"),
         # the loop around carries the tile on

@@ -228,7 +228,7 @@ def test_reads_of_fewer_points_and_whole_numbers(body: str) -> None:
         ARRAY + over_rows("%x = tile.load %s[%k, %c1] : float32 %o = tile.load %l[%k] : float32 "
                           "%n = arith.add %o, %x : float32 tile.store %n, %l[%k]")
         + "%w = tile.load %l[%c4] : float32 tile.store %w, %c[%c0, %c0]",
-        over_rows("%g = tile.load %I[%k] : int32 %h = arith.floormod %g, %c2 : int32 %r = arith.add %k, %h : int32 "
+        over_rows("%g = tile.load %I[%k] : int32 %h = arith.and %g, %c1 : int32 %r = arith.add %k, %h : int32 "
                   + each_column(STEP.replace("%k", "%r")), lower=1, upper=5),
         # under a condition, in two T.Parallel, of an element that each point has
         each_column(f"{MASK} scf.if %q {{ {over_rows(ADD + PUT)} scf.yield }} {{ scf.yield }}"),
@@ -238,12 +238,14 @@ def test_reads_of_fewer_points_and_whole_numbers(body: str) -> None:
         + "}",
         "%l = tile.alloc : buffer<1*float32, local> "
         + each_column("tile.store %c0.5, %l[%c0] " + over_rows((ADD + PUT).replace("%t[%j]", "%l[%c0]"))),
-        # a place that something else in the loop changes
-        "%z = tile.alloc : buffer<1*int32, fragment> tile.fill %c1, %z " + over_rows(
-            "%e = tile.load %z[%c0] : int32 %g = arith.add %e, %c1 : int32 %h = arith.floormod %g, %c5 : int32 "
-            "tile.store %h, %z[%c0] "
-            + each_column((ADD + PUT).replace("%t[%j]", "%c[%e, %j]").replace("%c[%k, %j]", "%s[%k, %j]"))
-        ),
+        over_rows(each_column(ADD + PUT).replace("(8,)", "(8,), lockstep = true")),
+        "%l = tile.alloc : buffer<8*float32, local> "
+        + each_column("tile.store %c0.5, %l[%j]") + over_rows(each_column((ADD + PUT).replace("%t[%j]", "%l[%j]"))),
+        # places of a table, and a term of a branch
+        over_rows("%g = tile.load %I[%k] : int32 %e = arith.and %g, %c3 : int32 "
+                  + each_column((ADD + PUT).replace("%t[%j]", "%c[%e, %j]").replace("%c[%k, %j]", "%s[%k, %j]"))),
+        over_rows(each_column(MASK + ADD.replace("%x =", "%y =").replace(
+            "%o = tile", "%x = scf.if %q : float32 { scf.yield [%y] } { scf.yield [%c2.0] } %o = tile") + PUT)),
         # of integers: no kind of a scan, and a recurrence
         whole_numbers("%n = arith.xor %o, %y"),
         whole_numbers("%p = arith.mul %o, %y : int32 %n = arith.add %p, %y"),

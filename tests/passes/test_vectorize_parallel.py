@@ -201,6 +201,19 @@ def test_updates_of_groups_and_classes_as_operations() -> None:
     )
 
 
+def test_updates_keep_their_mask_where_an_index_may_be_outside_and_compare_computed_indices_alone() -> None:
+    body = """
+    %g = tile.alloc : buffer<4*2*int32, fragment>
+    tile.parallel {extents = (3, 8)} (%i: int32, %j: int32) {
+      %x = arith.mul %i, %j : int32 BODY }"""
+    near = """%k = arith.add %j, %bx : int32 %c = arith.cmp %j, %c2 {predicate = "lt"} : bool
+      scf.if %c { %o = tile.atomic %x, %g[%c3, %k] {kind = "add"} : int32 scf.yield } { scf.yield }"""
+    assert " mask=" in after(VectorizeParallel(), body.replace("BODY", near))[-1]
+    least = '%k = arith.min %j, %c1 : int32 %o = tile.atomic %x, %g[%c3, %k] {kind = "add"} : int32'
+    made = after(VectorizeParallel(), body.replace("BODY", least))
+    assert sum("arith.cmp" in line for line in made) == 1 and "%g[%c3, " in made[-1]
+
+
 def test_an_assertion_under_a_condition_asks_only_where_that_holds() -> None:
     body = """
     tile.parallel {extents = (4,)} (%i: int32) {

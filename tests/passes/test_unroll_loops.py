@@ -63,6 +63,20 @@ def test_bounds_that_an_outer_index_makes_constant() -> None:
     filecheck(unrolled(body), "\n".join(f"tile.store %c1p0, %A[%c{4 * i + j}]" for i in range(3) for j in range(i + 1)))
 
 
+def test_bounds_that_an_outer_index_makes_constant_in_a_branch_of_a_loop_that_stays() -> None:
+    made = unrolled("""
+    scf.for %c0, %c3, %c1 {unroll = 1} (%i: int32) {
+      scf.for %c0, %bx, %c1 (%k: int32) {
+        %low = arith.cmp %k, %c5 {predicate = "lt"} : bool
+        scf.if %low {
+          %end = arith.add %i, %c1 : int32
+          scf.for %c0, %end, %c1 {unroll = 1} (%j: int32) { tile.store %c1.0, %A[%j] scf.yield }
+          scf.yield } { scf.yield }
+        scf.yield }
+      scf.yield }""")
+    assert sum("scf.for" in line for line in made) == 3 and sum("tile.store" in line for line in made) == 1 + 2 + 3
+
+
 def test_carried_values_pass_from_copy_to_copy() -> None:
     body = """
     %r = scf.for %c0, %c3, %c1[%c0.5] {unroll = 1} : float32 (%i: int32, %s: float32) {

@@ -326,9 +326,11 @@ class _KernelLowering:
 
     def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
         """The operations for a sum that moves a pointer; a single index does so in whatever type it has."""
-        if [*form.terms.values()] == [1] and [len(factors) for factors in form.terms] == [1]:
-            return next(iter(form.terms))[0]
-        return materialize(at, form, width, self.product)
+        match [*form.terms.items()]:
+            case [((index,), 1)]:
+                return index
+            case _:
+                return materialize(at, form, width, self.product)
 
     def product(self, at: Builder, factors: Factors, amount: int, width: str) -> Value:
         """One term; the region's own, if it already has one. A constant is wrapped as the sum is, which is right where

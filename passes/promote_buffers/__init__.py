@@ -230,13 +230,12 @@ class _Promoter:
         before = self._saved(summary.writes)
         op.set_field("inits", [*op.inits, *inits])
         undefined = [buffer for buffer in promoted if self._is_undefined(buffer, op)]
-        self._forget(summary.writes)
         self._enter(op.body, promoted)
         self.undefined.update({self.current[buffer]: buffer for buffer in undefined})
         self._region(op.body)
         self._leave(op.body.terminator, promoted)
         self._restore(before)
-        self._define(op, promoted, summary.writes)
+        self._define(op, promoted)
 
     def _if(self, op: scf.IfOp) -> None:
         writes = _union(*(self.summaries[region].writes for region in op.regions))
@@ -247,7 +246,7 @@ class _Promoter:
             self._region(region)
             self._leave(region.terminator, promoted)
             self._restore(before)
-        self._define(op, promoted, writes)
+        self._define(op, promoted)
 
     def _while(self, op: scf.WhileOp) -> None:
         first, second = self.summaries[op.before], self.summaries[op.after]
@@ -257,16 +256,12 @@ class _Promoter:
         inits = self._values(promoted, Builder.at(op))
         before = self._saved(writes)
         op.set_field("inits", [*op.inits, *inits])
-        self._forget(writes)
-        self._enter(op.before, promoted)
-        self._region(op.before)
-        self._leave(op.before.terminator, promoted)
-        self._forget(writes)
-        self._enter(op.after, promoted)
-        self._region(op.after)
-        self._leave(op.after.terminator, promoted)
-        self._restore(before)
-        self._define(op, promoted, writes)
+        for region in op.regions:
+            self._enter(region, promoted)
+            self._region(region)
+            self._leave(region.terminator, promoted)
+            self._restore(before)
+        self._define(op, promoted)
 
     def _values(self, buffers: list[Value], builder: Builder) -> list[Value]:
         return [self._value(buffer, builder) for buffer in buffers]
@@ -281,10 +276,6 @@ class _Promoter:
             else:
                 self.current[buffer] = value
 
-    def _forget(self, buffers: Iterable[Value]) -> None:
-        for buffer in buffers:
-            self.current.pop(buffer, None)
-
     def _enter(self, region: Region, promoted: list[Value]) -> None:
         for buffer in promoted:
             self.current[buffer] = region.add_arg(_held(buffer), buffer.name)
@@ -293,9 +284,8 @@ class _Promoter:
         values = self._values(promoted, Builder.at(terminator))
         terminator.set_field("values", [*terminator.operand_fields[-1].values(terminator), *values])
 
-    def _define(self, op: Operation, promoted: list[Value], written: Iterable[Value]) -> None:
+    def _define(self, op: Operation, promoted: list[Value]) -> None:
         """Record the new results of an operation with regions as the contents of the buffers."""
-        self._forget(written)
         for buffer in promoted:
             made = Value(_held(buffer), op, buffer.name)
             op.results.append(made)

@@ -130,7 +130,7 @@ def _only_adds(loop: scf.ForOp) -> bool:
         (user,) = users
         if user is loop.body.terminator:
             return True
-        adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs and user.result.shape == total.shape
+        adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs
         multiplies = isinstance(user, tensor.DotOp) and user.accumulator is total and total.uses[user] == 1
         if not (adds or multiplies):
             return False

@@ -44,8 +44,7 @@ def store_partial(at: Builder, sums: Value, partials: Value, number: Value) -> N
 
 def load_partial(at: Builder, sums: Value, partials: Value, number: Value) -> Value:
     """Tile `number` of the workspace, in the shape of `sums`."""
-    indices = _elements(at, sums.shape, number)
-    return at.insert(tile.LoadOp(partials, indices, guarded=True, result_types=[sums.type])).out
+    return at.insert(tile.LoadOp(partials, _elements(at, sums.shape, number), guarded=True)).out
 
 
 def add_partials(

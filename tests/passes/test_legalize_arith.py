@@ -121,6 +121,16 @@ def test_exponents_are_subtracted_before_they_are_scaled(function: str) -> None:
         f'%e = arith.math [%1] {{function = "{function}"}} : float32',
         "tile.store %e, %A[%bx, %bx]",
     ]
+    one_factor_is_a_tile = """
+    %c = arith.constant {value = 0.5} : float32
+    %t = arith.constant {value = 0.5} : tensor<4xfloat32>
+    %i = tensor.iota {axis = 0} : tensor<4xint32>
+    %a = arith.mul %f, %c : float32
+    %b = arith.mul %f, %t : tensor<4xfloat32>
+    %d = arith.sub %a, %b : tensor<4xfloat32>
+    %e = arith.math [%d] {function = "exp"} : tensor<4xfloat32>
+    tile.store %e, %A[%bx, %i]"""
+    assert "%d = arith.sub %a, %b : tensor<4xfloat32>" in after([LegalizeArith(), Dce()], one_factor_is_a_tile)
     other = body.replace("%f, %c :", "%f, %x :")  # another factor
     assert "%d = arith.sub %a, %b : float32" in after([LegalizeArith(), Dce()], other)
 
@@ -440,6 +450,13 @@ def test_a_cas_without_a_mask_compares_tiles_of_its_shape(shapes: tuple[str, str
     (cas,) = [op for op in made.root.walk() if isinstance(op, tile.AtomicOp)]
     assert cas.compare is not None
     assert cas.value.shape == cas.compare.shape == (4,)
+
+
+def test_products_of_parts_are_added_to_what_there_is() -> None:
+    """By the product itself, where nothing is shifted; those of two parts and one take one addition."""
+    made = product_of("uint8", "int8", 16, "int32")
+    LegalizeArith().run(made)
+    assert sum(isinstance(op, arith.AddOp) for op in made.root.walk()) == 1
 
 
 @pytest.mark.parametrize(

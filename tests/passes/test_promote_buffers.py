@@ -134,12 +134,13 @@ def test_conditions_join_what_their_branches_leave() -> None:
 
 
 def test_while_with_a_variable_and_a_value_from_its_condition() -> None:
-    promoted(
+    lines = promoted(
         """scf.while { %x = tile.load %n : int32 %c = arith.cmp %x, %c7 {predicate = "lt"} : bool
              %f = arith.cast %x : float32 tile.fill %f, %u scf.condition %c } {
              tile.parallel {extents = (4,)} (%i: int32) { %x = tile.load %u[%i] : float32 tile.store %x, %t[%i] }
              %x = tile.load %n : int32 %y = arith.add %x, %c3 : int32 tile.store %y, %n scf.yield }"""
     )
+    assert lines[0].startswith("%u_1, %t_1, %n = scf.while [%u, %t, %c2]")  # in the order of the writes
 
 
 def test_what_the_body_of_a_while_reads_comes_from_the_iteration_around_it() -> None:

@@ -397,6 +397,28 @@ def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("places", "is_box"),
+    [
+        ("%bx, %i, %j", True),
+        ("%i, %bx, %j", True),
+        ("%i, %j, %bx", False),
+        ("%bx, %j, %i", False),
+        ("%bx, %bx, %i", False),
+    ],
+)
+def test_a_box_walks_along_the_last_dimension_and_one_before(places: str, is_box: bool) -> None:
+    made = ir_program(
+        f"""%i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+        %x = tile.load %A[{places}] : tensor<16x{8 if "%j" in places else 1}xfloat16>""",
+        parameters="A: 64*64*64*float16",
+    )
+    (load,) = (op for op in made.root.walk() if isinstance(op, tile.LoadOp))
+    with contextlib.nullcontext() if is_box else pytest.raises(NotRecognised):
+        assert _box_of(load, load.out.type)[1] == tuple(n for n, each in enumerate(places.split(", ")) if each != "%bx")
+
+
+@pytest.mark.parametrize(
     ("options", "target", "named"),
     [
         ({}, Target("cuda", 90), {"reciprocal", "rescaling"}),

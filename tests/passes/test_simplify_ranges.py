@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after, filecheck
+from tests.passes.ir_cases import after, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 
@@ -41,6 +41,8 @@ def result(body: str) -> list[str]:
         ("%a = arith.mul %bx, %c12 : int32\n%k = arith.floormod %s, %c12 : int32\n%t = arith.add %a, %k : int32\n"
          "%y = arith.truncdiv %t, %c12 : int32", "%bx"),
         ("%a = arith.mul %bx, %c12 : int32\n%y = arith.floormod %a, %c12 : int32", "%c0"),
+        ("%i = tensor.iota {axis = 0} : tensor<1xint32>\n%j = arith.add %i, %c8 : tensor<1xint32>\n"
+         "%m0 = arith.min %j, %c7 : tensor<1xint32>\n%y = tensor.reshape %m0 : int32", "%c7"),
         ("%e = arith.min %s, %c3 : int32\n%b3 = arith.max %s, %c3 : int32\n"
          "%y = scf.for %b3, %e, %c1[%bx] : int32 (%k: int32, %x: int32) { scf.yield [%k] }", "%bx"),
     ],
@@ -57,6 +59,18 @@ def test_decided_expressions(body: str, stored: str) -> None:
         "%a = arith.mul %s, %c12 : int32\n%y = arith.floordiv %a, %c12 : int32",
         "%a = arith.mul %s, %c12 : int32\n%y = arith.floormod %a, %c12 : int32",
         "%y = arith.floormod %s, %c8 : int32",
+        "%a = arith.mul %bx, %c12 : int32\n%y = arith.floordiv %a, %c8 : int32",
+        "%a = arith.mul %bx, %c12 : int32\n%y = arith.floormod %a, %c8 : int32",
+        "%a = arith.mul %bx, %c24 : int32\n%y = arith.floormod %a, %c0 : int32",
+        "%a = arith.mul %bx, %c24 : int32\n%t = arith.add %a, %s : int32\n%y = arith.floormod %t, %c12 : int32",
+        "%r = arith.floormod %s, %c8 : int32\n%q = arith.sub %r, %c1 : int32\n%y = arith.floordiv %q, %c8 : int32",
+        "%r = arith.floormod %s, %c8 : int32\n%q = arith.sub %r, %c1 : int32\n%y = arith.floormod %q, %c8 : int32",
+        # loops that may run once, or count down
+        "%e = arith.min %s, %c4 : int32\n%b3 = arith.max %s, %c3 : int32\n"
+        "%y = scf.for %b3, %e, %c1[%bx] : int32 (%k: int32, %x: int32) { scf.yield [%k] }",
+        "%y = scf.for %c3, %c0, %s[%bx] : int32 (%k: int32, %x: int32) { scf.yield [%k] }",
+        "%i = tensor.iota {axis = 0} : tensor<4xint32>\n%j = arith.add %i, %c8 : tensor<4xint32>\n"
+        '%m0 = arith.min %j, %bx : tensor<4xint32>\n%y = tensor.reduce %m0 {kind = "sum", axis = 0} : int32',
     ],
 )
 def test_what_depends_on_the_values_stays(body: str) -> None:
@@ -74,6 +88,26 @@ def test_a_multiple_is_divided_if_the_rest_is_below_the_divisor(divides: str, re
     lines = result(body)
     assert any(f"arith.{divides}" in line for line in lines) is not folds
     assert any("arith.mul %bx, %c3 :" in line for line in lines) is folds
+
+
+@pytest.mark.parametrize(
+    ("operation", "addend", "folds"),
+    [
+        ("truncmod", "%r", True), ("truncdiv", "%r", True), ("floormod", "%q", True),
+        ("truncmod", "%q", False), ("truncdiv", "%q", False), ("floordiv", "%q", False),  # 23 of 24 - 1 is not -1
+    ],
+)  # fmt: skip
+def test_what_is_added_to_a_multiple_may_be_negative(operation: str, addend: str, folds: bool) -> None:
+    body = f"""
+    %r = arith.floormod %s, %c8 : int32
+    %q = arith.sub %r, %c1 : int32
+    %p = arith.add %bx, %c1 : int32
+    %a = arith.mul %p, %c24 : int32
+    %t = arith.add %a, {addend} : int32
+    %y = arith.{operation} %t, %c8 : int32"""
+    assert any("%t" in line for line in result(body)) is not folds
+    func = program(body + "\ntile.store %y, %N[%bx]", grid=(8,)).root
+    check_pass(SimplifyRanges(), func, inputs_for(func, 0))
 
 
 def test_a_mask_that_always_holds_goes() -> None:

@@ -135,6 +135,7 @@ SUM = """
   scf.yield [%d]
 }}
 tile.store %r, %A[%i, %j] {{guarded = true}}
+{after}
 """
 DOT = "%d = tensor.dot %a, %b0, %acc : tensor<16x16xfloat32>"
 TWO = (
@@ -157,6 +158,15 @@ TWO = (
         ({"start": "1.0"}, "the sum does not begin as zeros"),
         ({"before": "tile.store %f, %D[%c0]"}, "something is stored before the sum is complete"),
         ({"body": DOT + "\ntile.store %f, %D[%k]"}, "something is stored before the sum is complete"),
+        (
+            {"before": "scf.if %b { tile.store %f, %D[%c0] scf.yield } { scf.yield }"},
+            "something is stored before the sum is complete",
+        ),
+        (
+            {"body": DOT + "\nscf.if %b { tile.store %f, %D[%k] scf.yield } { scf.yield }"},
+            "something is stored before the sum is complete",
+        ),
+        ({"before": "scf.if %b {", "after": "scf.yield } { scf.yield }"}, "the kernel has other loops"),
         ({"before": 'tile.print [%s] {message = ""}'}, "the kernel has atomics, prints or assertions"),
         ({"before": "tile.assert %b"}, "the kernel has atomics, prints or assertions"),
         (
@@ -189,7 +199,7 @@ TWO = (
     ],
 )  # fmt: skip
 def test_which_sums_are_divided(changes: dict[str, str], reason: str) -> None:
-    parts = {"start": "0.0", "before": "", "bounds": "%c0, %c6, %c1", "body": DOT, **changes}
+    parts = {"start": "0.0", "before": "", "bounds": "%c0, %c6, %c1", "body": DOT, "after": "", **changes}
     made = ir_cases.program(SUM.format(**parts), grid=(4,))
     SplitK(splits=4).run(made)
     verify(made.root)

@@ -17,6 +17,7 @@ from tiledsl.certificate.translation import check_translation
 from tiledsl.dialects.tile import KernelOp
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
+from tiledsl.ir.printer import print_op
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.split_tiles import SplitTiles
@@ -256,6 +257,28 @@ def test_what_cannot_be_divided_stays_with_a_remark(step: str, reason: str) -> N
     assert (not remarks(scanned_over_rows)) == (scanned_over_rows != body)
 
 
+@pytest.mark.parametrize(
+    "picked",
+    [
+        "%x = arith.sub %c191, %o : tensor<1x64xint32>",
+        "%x = arith.mul %o, %c3 : tensor<1x64xint32>",
+        "%x = arith.floordiv %o, %c3 : tensor<1x64xint32>",
+        "%one = arith.floormod %n, %c2 : int32\n%x = arith.mul %o, %one : tensor<1x64xint32>",
+        "%x = arith.mul %r, %c1 : tensor<64x1xint32>",
+        "%x = arith.add %r, %o : tensor<64x64xint32>",
+    ],
+)
+def test_elements_that_are_no_neighbours_are_picked_of_whole_tiles(picked: str) -> None:
+    body = f"""{PRODUCT}
+        %o = tensor.iota {{axis = 1}} : tensor<1x64xint32>
+        {picked}
+        %y = tensor.broadcast %x : tensor<64x64xint32>
+        %e = tensor.gather %d, %y {{axis = 1}} : tensor<64x64xfloat32>
+        tile.store %e, %C[%r, %o] {{guarded = true}}"""
+    assert any("tensor.dot" in line and "64x192" in line for line in check(body))
+    assert [each.partition("not divided: ")[2] for each in remarks(body)] == ["a gather picks elements of them"]
+
+
 @pytest.mark.parametrize("outer, is_divided", [(3, True), (6, True), (2, False)])
 def test_reshapes_of_what_is_computed_from_positions(outer: int, is_divided: bool) -> None:
     """192 = 128 + 64 ends within one of two rows of 96."""
@@ -272,6 +295,40 @@ def test_reshapes_of_what_is_computed_from_positions(outer: int, is_divided: boo
     assert any("tensor.dot" in line and "64x192" in line for line in lines) != is_divided, lines
 
 
+@pytest.mark.parametrize("source, out, stores", [("96*4", "384", 2), ("96*3", "288", 1), ("96*3", "144*2", 1)])
+def test_the_parts_of_a_reshape_are_neighbours_of_powers_of_two(source: str, out: str, stores: int) -> None:
+    made = {"source": source.split("*"), "out": out.split("*")}
+    places = ""
+    for name, sizes in made.items():
+        for axis, size in enumerate(sizes):
+            shape = "x".join(size if each == axis else "1" for each in range(len(sizes)))
+            places += f"%{name}{axis} = tensor.iota {{axis = {axis}}} : tensor<{shape}xint32>\n"
+    at = {name: ", ".join(f"%{name}{axis}" for axis in range(len(sizes))) for name, sizes in made.items()}
+    body = f"""{places}
+        %x = tile.load %A[{at["source"]}] {{guarded = true}} : tensor<{source.replace("*", "x")}xfloat32>
+        %y = tensor.reshape %x : tensor<{out.replace("*", "x")}xfloat32>
+        %z = arith.neg %y : tensor<{out.replace("*", "x")}xfloat32>
+        tile.store %z, %B[{at["out"]}] {{guarded = true}}"""
+    func = program(body, parameters=f"A: {source}*float32, B: {out}*float32", grid=(1,)).root
+    text = print_op(check_pass([SplitTiles(mode="all")], func, inputs_for(func, 0)))
+    assert text.count("tile.store") == stores
+
+
+@pytest.mark.parametrize("kind, number, reductions", [("sum", -0.0, 1), ("sum", 0.0, 2), ("max", -0.0, 2)])
+def test_parts_of_nothing_are_added_to_no_sum(kind: str, number: float, reductions: int) -> None:
+    """Adding 0.0 would take the sign of -0.0 away."""
+    body = f"""{PRODUCT}
+        %is = arith.cmp %k, %c128 {{predicate = "lt"}} : tensor<1x192xbool>
+        %s = arith.math [%d] {{function = "abs"}} : tensor<64x192xfloat32>
+        %f = arith.sub %c-1.0, %s : tensor<64x192xfloat32>
+        %nothing = arith.constant {{value = {number}}} : float32
+        %e = arith.select %is, %f, %nothing : tensor<64x192xfloat32>
+        %m = tensor.reduce %e {{kind = "{kind}", axis = 1}} : tensor<64xfloat32>
+        %p = tensor.iota {{axis = 0}} : tensor<64xint32>
+        tile.store %m, %C[%p, %c0] {{guarded = true}}"""
+    assert sum("tensor.reduce" in line for line in check(body, 1e-5)) == reductions
+
+
 def test_tiles_without_products_stay() -> None:
     body = f"{LOADED}\n%b = arith.neg %a : tensor<64x192xfloat16>\ntile.store %b, %A[%r, %k] {{guarded = true}}"
     assert divided(body) == after(SplitTiles(mode="off"), body, parameters=PARAMETERS)
@@ -284,6 +341,7 @@ def test_tiles_without_products_stay() -> None:
         (128, 192, 64, "float16", 2), (192, 128, 64, "float16", 2), (192, 192, 64, "float16", 4),
         (128, 128, 96, "float16", 2), (128, 80, 64, "float16", 2), (128, 448, 64, "float16", 3),
         (64, 96, 96, "int8", 4), (64, 64, 80, "int8", 1),  # 16 bytes are too few to be summed over
+        (64, 64, 80, "float8_e5m2", 1), (64, 64, 80, "float16", 2),
         (96, 64, 64, "float16", 1),  # 32 rows would be
         (64, 48, 64, "float16", 1), (64, 240, 64, "float16", 1), (64, 960, 64, "float16", 1),  # little is added
         (64, 72, 64, "float16", 1), (64, 1360, 16, "float16", 1),

@@ -22,6 +22,7 @@ from tiledsl.passes.tile_values import (
     permuted,
     reduced,
     reshaped,
+    same_bits,
 )
 
 
@@ -110,6 +111,17 @@ def test_conditions() -> None:
     assert made(masks, lambda at, a, b: both(at, None, b)) == ["= %b"]
     assert made(masks, lambda at, a, b: both(at, a, a)) == ["= %a"]
     assert made(masks, lambda at, a, b: both(at, a, b)) == ["%0 = arith.and %a, %b : tensor<8xbool>", "= True"]
+
+
+def test_bits_are_compared_as_integers() -> None:
+    assert made(f"{ROW}, {ROW}", same_bits) == [
+        "%0 = arith.bitcast %a : tensor<1x8xint32>",
+        "%1 = arith.bitcast %b : tensor<1x8xint32>",
+        '%2 = arith.cmp %0, %1 {predicate = "eq"} : tensor<1x8xbool>',
+        "= True",
+    ]
+    integers = "tensor<8xint32>, tensor<8xint32>"
+    assert made(integers, same_bits) == ['%0 = arith.cmp %a, %b {predicate = "eq"} : tensor<8xbool>', "= True"]
 
 
 def test_accesses_under_a_condition() -> None:

@@ -92,7 +92,7 @@ def _has_tma(target: Any) -> bool:
 
 
 def _name(buffer: Value) -> str:
-    return root_buffer(buffer).name or buffer.name
+    return root_buffer(buffer).name
 
 
 class _Selection:

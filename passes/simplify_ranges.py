@@ -12,7 +12,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, pattern
-from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.ir.types import is_float
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 
 
@@ -171,7 +171,7 @@ def _replace(op: Operation, value: Value, rw: Rewriter) -> bool:
     number = constant_of(value)
     if value.type == op.result.type:
         rw.replace(op, [value])
-    elif number is not None and ELEMENTS[value.dtype].kind != "float":
+    elif number is not None:
         rw.replace(op, [rw.constant(number, op.result.type)])
     else:
         return False

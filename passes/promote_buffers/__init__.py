@@ -297,9 +297,10 @@ def _trim(allocs: Iterable[tile.AllocOp]) -> None:
     for op in allocs:
         reached = [0] * len(tile.buffer_type(op.out).shape)
         for user in op.out.uses:
-            access = user if isinstance(user, (tile.LoadOp, tile.StoreOp)) else None
-            ends = [bounds(index) for index in access.indices] if access is not None else []
-            if access is None or access.buffer is not op.out or any(end is None or end[0] < 0 for end in ends):
+            ends = (
+                [bounds(index) for index in user.indices] if isinstance(user, (tile.LoadOp, tile.StoreOp)) else [None]
+            )
+            if None in ends:
                 break
             reached = [max(end[1] + 1, size) for end, size in zip(ends, reached, strict=True) if end is not None]
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 
@@ -10,8 +11,10 @@ import pytest
 
 from tests.passes.ir_cases import TO_VALUES, body_lines, filecheck, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
+from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
+from tiledsl.passes.promote_buffers import PromoteBuffers
 
 COPY = "{shape = (4,), source_axes = (0,), target_axes = (0,)}"
 START = """%t = tile.alloc : buffer<4*float32, fragment> %u = tile.alloc : buffer<4*float32, shared>
@@ -170,10 +173,72 @@ def test_columns_that_no_access_reaches_are_cut_off() -> None:
         %x = tile.load %A[%i, %j] : float32 tile.store %x, %w[%i, %j] }
       tile.parallel {extents = (4, 32)} (%i: int32, %j: int32) {
         %x = tile.load %w[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
-    for last, size in ((32, 32), (33, 40)):
-        func = kernel("A: 4*40*float32, B: 4*40*float32", body.replace("LAST", str(last)))
-        widths = re.findall(r": tensor<4x(\d+)xfloat32>", to_values(func))
+    filled = "%w = tile.alloc : buffer<4*40*float32, shared> tile.fill %c1.0, %w"
+    picked = body + "%k = tile.load %I[%bx] : int32 %q = tile.load %w[%c1, %k] : float32 tile.store %q, %B[%bx, %c39]"
+    for text, last, size in (
+        (body, 32, 32),
+        (body, 33, 40),
+        (body.replace("%w = tile.alloc : buffer<4*40*float32, shared>", filled), 32, 40),
+        (picked, 32, 40),
+    ):
+        func = kernel("A: 4*40*float32, B: 4*40*float32, I: 2*int32", text.replace("LAST", str(last)))
+        inputs = [*inputs_for(func)[:2], np.array([2, 3], np.int32)]
+        widths = re.findall(r": tensor<4x(\d+)xfloat32>", to_values(func, inputs=inputs))
         assert max(map(int, widths)) == size
+
+
+def test_a_tile_before_which_all_accesses_lie_keeps_its_elements() -> None:
+    func = kernel(
+        "A: 4*float32",
+        """%w = tile.alloc : buffer<8*float32, shared> %i = tensor.iota {axis = 0} : tensor<4xint32>
+          %j = arith.sub %i, %c8 : tensor<4xint32> %m = arith.cmp %j, %c0 {predicate = "ge"} : tensor<4xbool>
+          tile.store %c1.0, %w[%j] mask=%m
+          %x = tile.load %w[%j] mask=%m : tensor<4xfloat32> tile.store %x, %A[%i]""",
+    )
+    text = print_op(check_pass(PromoteBuffers(), func, inputs_for(func)))
+    assert "%w_1 = arith.select" in text and "tensor<0x" not in text
+
+
+READ = "%x = tile.load %NAME[%c0] : float32 tile.store %x, %A[%c0]"
+FIRST = '%first = arith.cmp %bx, %c1 {predicate = "lt"} : bool '
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (READ, True),
+        ("tile.store %c1.0, %NAME[%c1] " + READ, False),
+        (READ.replace("[%c0] :", "[%c0] mask=%first :"), False),
+        (
+            "%x = tile.load %NAME[%c0] : float32 %y = arith.select %first, %c1.0, %x : float32 tile.store %y, %A[%c0]",
+            False,
+        ),
+        (READ + " %y = arith.select %first, %c1.0, %x : float32 tile.store %y, %A[%c1]", True),
+        (f"scf.for %c0, %c3, %c1 (%k: int32) {{ {READ} tile.store %c1.0, %NAME[%c1] scf.yield }}", True),
+        (f"scf.for %c0, %c3, %c1 (%k: int32) {{ tile.store %c1.0, %NAME[%c1] {READ} scf.yield }}", False),
+        (f"scf.for %c0, %c3, %c1 (%k: int32) {{ tile.store %c1.0, %NAME[%c1] scf.yield }} {READ}", False),
+        (  # perhaps in a later iteration only
+            f"scf.for %c0, %c3, %c1 (%k: int32) {{ scf.if %first {{ {READ} scf.yield }} {{ scf.yield }} "
+            "tile.store %c1.0, %NAME[%c1] scf.yield }",
+            False,
+        ),
+        (f"scf.if %first {{ {READ} scf.yield }} {{ tile.store %c1.0, %NAME[%c1] scf.yield }}", True),
+    ],
+)
+def test_reads_of_what_was_never_written_are_told(body: str, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    name = "t" + hashlib.sha256(body.encode()).hexdigest()[:8]  # it is told once
+    alloc = "%NAME = tile.alloc : buffer<4*float32, shared> "
+    PromoteBuffers().run(Program(kernel("A: 4*float32", (alloc + FIRST + body).replace("NAME", name))))
+    messages = [record.getMessage().partition(": ")[2] for record in caplog.records]
+    assert messages == [f"{name} is read before anything is written to it; it reads as 0"] * told
+
+
+@pytest.mark.parametrize(("name", "told"), [("t", "t"), ("0", "an on-chip buffer")])
+def test_atomics_of_tiles_are_refused_by_name(name: str, told: str) -> None:
+    body = f"""%{name} = tile.alloc : buffer<4*float32, shared>
+      %old = tile.atomic %c1.0, %{name}[%c0] {{kind = "add"}} : float32"""
+    with pytest.raises(TileError, match=f"an atomic operation on {told}, which is not a global buffer"):
+        PromoteBuffers().run(Program(kernel("A: 4*float32", body)))
 
 
 def test_what_is_never_written_is_zero() -> None:

@@ -166,7 +166,7 @@ def _difference_of_scaled(op: MathOp) -> tuple[arith.MulOp, arith.MulOp] | None:
 
 @pattern(MathOp)
 def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
-    # exp2(a * c - b * c)  ==>  exp2((a - b) * c), of floats
+    # exp2(a * c - b * c)  ==>  exp2((a - b) * c)
     # Multiply and add are fused to fma(a, c, -(b * c)), where only b * c is rounded: of a = b = -1e30, the maximum of a
     # row that has seen nothing yet, that leaves 1e21 or so, whose exponential is infinite.
     found = _difference_of_scaled(op)
@@ -174,7 +174,7 @@ def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
         return False
     lhs, rhs = found
     scaled = _made(rw, arith.MulOp, _made(rw, arith.SubOp, lhs.lhs, rhs.lhs), lhs.rhs)
-    if scaled.type != op.arguments[0].type or not is_float(scaled.dtype):
+    if scaled.type != op.arguments[0].type:
         return False
     op.set_operands([scaled])
     rw.changed(op)

@@ -238,11 +238,10 @@ def first_of_slice(op: tensor.GatherOp) -> int | None:
     """The first of the neighbours along its axis that a gather takes; None if it takes others."""
     terms = dict(linear_form(op.indices).terms)
     first = terms.pop((), 0)
-    if len(terms) != 1:
-        return None
-    ((walk, *others), step) = next(iter(terms.items()))
-    is_slice = not others and step == 1 and isinstance(walk.op, tensor.IotaOp) and walk.op.axis == op.axis
-    return first if is_slice else None
+    match [*terms.items()]:
+        case [((Value(op=tensor.IotaOp(axis=op.axis)),), 1)]:
+            return first
+    return None
 
 
 def _parts(sizes: set[int], least: Mapping[int, int] = MappingProxyType({})) -> dict[int, Spans]:

@@ -228,6 +228,23 @@ def test_terms_that_are_subtracted_come_last() -> None:
     ]
 
 
+def test_what_is_subtracted_in_64_bits_moves_the_pointer_by_itself() -> None:
+    body = """%0 = arith.sub %bx, %by : int32
+    %1 = arith.sub %0, %c16 : int32
+    tile.store %c0, %A[%1] {guarded = true}"""
+    assert lines(lower("64*int32, global", body, index_bits=64))[2:] == [
+        "%2 = arith.cast %bx : int64",
+        "%3 = arith.constant {value = 16} : int64",
+        "%4 = arith.sub %2, %3 : int64",
+        "%5 = triton.addptr %A_1, %4 : *int32",
+        "%6 = arith.cast %by : int64",
+        "%7 = arith.constant {value = -1} : int64",
+        "%8 = arith.mul %6, %7 : int64",
+        "%9 = triton.addptr %5, %8 : *int32",
+        "triton.store %9, %c0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("target", "warps"),
     [
@@ -335,6 +352,7 @@ INDICES = [
     "%a = arith.sub %s, %i : tensor<16x1xint32>\n %b = arith.neg %a : tensor<16x1xint32>\n"
     "%d = arith.mul %b, %c16 : tensor<16x1xint32>\n %r = arith.add %d, %by : tensor<16x1xint32>",
     "%a = arith.truncdiv %i, %c16 : tensor<16x1xint32>\n %r = arith.add %a, %by : tensor<16x1xint32>",
+    "%a = arith.sub %i, %bx : tensor<16x1xint32>\n %r = arith.sub %a, %c16 : tensor<16x1xint32>",
 ]
 
 
@@ -348,7 +366,7 @@ def test_offsets_are_exact(index: str, buffer: str) -> None:
     for s, t, bx, by in [(3, 5, 2, 1), (0, 7, 7, 3), (11, 1, 0, 0)]:
         scalars = {"s": s, "t": t, "bx": bx, "by": by, "M": 10, "N": width, "A": 0}
         for i, j in itertools.product((0, 7, 15), (0, 9)):
-            value = {0: i + s, 1: i * s - t, 2: (i + bx) * t, 3: (i - s) * 16 + by, 4: i // 16 + by}[
+            value = {0: i + s, 1: i * s - t, 2: (i + bx) * t, 3: (i - s) * 16 + by, 4: i // 16 + by, 5: i - bx - 16}[
                 INDICES.index(index)
             ]
             assert evaluate(load.pointer, scalars, (i, j)) == value * width + j

@@ -225,7 +225,7 @@ FIRST = '%first = arith.cmp %bx, %c1 {predicate = "lt"} : bool '
         (f"scf.if %first {{ {READ} scf.yield }} {{ tile.store %c1.0, %NAME[%c1] scf.yield }}", True),
     ],
 )
-def test_reads_of_what_was_never_written_are_told(body: str, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritten_tiles_that_are_read_are_told(body: str, told: bool, caplog: pytest.LogCaptureFixture) -> None:
     name = "t" + hashlib.sha256(body.encode()).hexdigest()[:8]  # it is told once
     alloc = "%NAME = tile.alloc : buffer<4*float32, shared> "
     PromoteBuffers().run(Program(kernel("A: 4*float32", (alloc + FIRST + body).replace("NAME", name))))

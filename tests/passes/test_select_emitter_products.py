@@ -197,6 +197,11 @@ def test_what_stands_around_the_product(kind: str, reason: str, caplog: pytest.L
     assert all(reason in each and "test_select_emitter_products.py:" in each for each in messages)
 
 
+@pytest.mark.parametrize("kind", ["scaled", "rows of B"])
+def test_by_default_nothing_is_told_of_halves_from_zero_or_of_bytes_on_a_sum(kind: str) -> None:
+    assert not any("Gluon" in each for each in tiledsl.compile(unusual(kind), target="cuda:90").remarks)
+
+
 @pytest.mark.parametrize(("kind", "name"), [("scaled", "scale_now"), ("named", "factor")])
 def test_what_is_loaded_ahead_keeps_its_name_or_has_that_of_its_tensor(kind: str, name: str) -> None:
     configs = {**GLUON, "select-emitter.overlap": False}

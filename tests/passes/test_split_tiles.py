@@ -422,6 +422,39 @@ def test_certificates(n: int, k: int, detail: str, monkeypatch: pytest.MonkeyPat
     assert (step().status == "failed") == (k == 96)
 
 
+PRODUCT_BESIDE = f"""{RIGHT}
+%zero = arith.constant {{value = 0.0}} : tensor<64x192xfloat32>
+%d = tensor.dot %w, %b, %zero : tensor<64x192xfloat32>
+tile.store %d, %D[%r, %k] {{guarded = true}}
+"""
+REDUCED = """
+%v = tensor.reduce %d {kind = "sum", axis = 0} : tensor<192xfloat32>
+%q = tensor.iota {axis = 0} : tensor<192xint32>
+tile.store %v, %R[%q] {guarded = true}
+"""
+ALONG = """
+%h = arith.cast %d : tensor<64x192xDTYPE>
+%u = tensor.reduce %h {kind = "sum", axis = 1} : tensor<64xDTYPE>
+%f = arith.cast %u : tensor<64xfloat32>
+%p = tensor.iota {axis = 0} : tensor<64xint32>
+tile.store %f, %C[%p, %c0] {guarded = true}
+"""
+
+
+@pytest.mark.parametrize(
+    "body, divides",
+    [
+        (SUMS, True), (TILE + PRODUCT_BESIDE, False), (SUMS + PRODUCT_BESIDE, True),
+        (TILE + PRODUCT_BESIDE + REDUCED, False), (TILE + PRODUCT_BESIDE + ALONG.replace("DTYPE", "float16"), True),
+        (TILE + PRODUCT_BESIDE + REDUCED + ALONG.replace("DTYPE", "float16"), True),
+        (TILE + PRODUCT_BESIDE + ALONG.replace("DTYPE", "int32"), False),
+    ],
+)  # fmt: skip
+def test_sums_of_floats_that_are_divided_are_said_to_be(body: str, divides: bool) -> None:
+    allowed = SplitTiles().allowances(program(body, parameters=PARAMETERS))
+    assert allowed == ({"reassociation"} if divides else set())
+
+
 def test_a_mode_that_does_not_exist() -> None:
     with pytest.raises(TileError, match=r"split-tiles\.mode"):
         tiledsl.compile(gemm(64, 64), target="interpret", pass_configs={"split-tiles.mode": "some"})

@@ -191,6 +191,7 @@ NARROW = """
         (NARROW, "100*64*float16, global", "its blocks are 2 elements wide, less than 16 bytes"),
         (COLUMN, "100*64*64*float16, global", "its blocks are 1 elements wide, less than 16 bytes"),
         (LOAD.replace("true}", 'true, eviction = "evict_first"}'), "100*64*float16, global", "it has a cache hint"),
+        (LOAD.replace("true}", 'true, cache = ".cg"}'), "100*64*float16, global", "it has a cache hint"),
     ],
 )
 def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
@@ -387,25 +388,54 @@ def test_auto_without_the_hardware_or_with_few_threads(options: dict[str, Any]) 
     assert kernel(made).remarks == ()
 
 
+def storing(shape: str, place: str) -> str:
+    """The product in a loop that stores zeros."""
+    zeros = f"%zeros = arith.constant {{value = 0.0}} : tensor<{shape}xfloat16> tile.store %zeros, {place}"
+    return product().replace("scf.yield [", f"{zeros} {{guarded = true}} scf.yield [")
+
+
 @pytest.mark.parametrize(
     "body",
     [
         product(depth=0),
+        product(depth=1),
+        storing("64x32", "%A[%r, %xs]"),
         product(rows=16),
         product(between="%a = arith.add %x, %x : tensor<64x32xfloat16>"),
         product(between='%a = arith.math [%x] {function = "exp"} : tensor<64x32xfloat16>'),
     ],
-    ids=["not pipelined", "few rows", "computed", "softmax"],
+    ids=["not pipelined", "one stage", "rewritten", "few rows", "computed", "softmax"],
 )
 def test_auto_leaves_other_loops(body: str) -> None:
     made = chosen(body)
-    assert accesses(made) == POINTERS
+    assert not {"tile.load_block", "tile.store_block"} & {*accesses(made)}
     assert kernel(made).remarks == ()
 
 
 def test_auto_takes_narrow_elements_only_where_the_summed_ones_are_neighbours() -> None:
     b = "1024*64*float8_e4m3fn, global"
-    assert accesses(chosen(product(dtype="float8_e4m3fn"), b=b)) == POINTERS
+    body = product(dtype="float8_e4m3fn")
+    assert accesses(chosen(body, b=b)) == POINTERS
+    turned = chosen(body.replace("%B[%ys, %columns]", "%B[%columns, %ys]"), b="64*1024*float8_e4m3fn, global")
+    assert accesses(turned) == BLOCKS
+
+
+def test_auto_stores_as_blocks_what_is_computed_behind_the_loop() -> None:
+    assert accesses(chosen(storing("32x64", "%C[%ys, %columns]"))) == [*BLOCKS[:2], "tile.store", BLOCKS[2]]
+    unchanged = chosen(product().replace("%half, %C", "%last, %C"), c="float32")
+    assert accesses(unchanged) == [*BLOCKS[:2], "tile.store"]
+    assert [each.partition("because ")[2] for each in kernel(unchanged).remarks] == [
+        "a copy of what a loop leaves takes shared memory beside the loop's operands"
+    ]
+
+
+def test_what_a_product_and_something_else_read_is_loaded_through_pointers() -> None:
+    seen = product().replace("scf.yield [", "tile.store %y, %C[%ys, %columns] {guarded = true} scf.yield [")
+    made = chosen(seen, mode="tma")
+    assert accesses(made) == [BLOCKS[0], "tile.load", BLOCKS[2], BLOCKS[2]]
+    assert [each.partition("because ")[2] for each in kernel(made).remarks] == [
+        "large products read it, and something else does, too"
+    ]
 
 
 def test_auto_takes_both_sides_or_none() -> None:

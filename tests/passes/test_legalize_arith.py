@@ -65,10 +65,11 @@ def test_division_by_a_positive_number_corrects_negative_remainders() -> None:
 
 @pytest.mark.parametrize("divisor", ["%c7", "%c-7", "%c8", "%c-8", "%c1", "%t"])
 @pytest.mark.parametrize("operation", ["floordiv", "floormod"])
-def test_division_of_all_signs(divisor: str, operation: str) -> None:
+@pytest.mark.parametrize("first", ["%c-32", "%c0"])
+def test_division_of_all_signs(divisor: str, operation: str, first: str) -> None:
     check(f"""
     %n = tensor.iota {{axis = 0}} : tensor<64xint32>
-    %x = arith.sub %n, %c32 : tensor<64xint32>
+    %x = arith.add %n, {first} : tensor<64xint32>
     %z = arith.cmp %bx, %c3 {{predicate = "le"}} : bool
     %u = arith.sub %bx, %c4 : int32
     %t = arith.select %z, %u, %bx : int32
@@ -181,6 +182,17 @@ def test_reductions_of_narrow_types_are_made_in_32_bits(kind: str, dtype: str) -
     (line,) = [line for line in after(LegalizeArith(), body) if "tensor.reduce" in line]
     assert "abs" not in line and line.endswith("32>")
     check(body)
+
+
+@pytest.mark.parametrize("propagate", ["", ", propagate_nan = true"])
+def test_maxima_of_absolute_values_keep_nan_where_they_should(propagate: str) -> None:
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<4xint32>
+    %x = tile.load %A[%bx, %i] : tensor<4xfloat32>
+    %y = tensor.reduce %x {{kind = "absmax", axis = 0{propagate}}} : float32
+    tile.store %y, %A[%bx, %bx]"""
+    lines = after(LegalizeArith(), body)
+    assert any(f'{{kind = "max", axis = 0{propagate}}}' in line for line in lines), lines
 
 
 @pytest.mark.parametrize("kind", ["and", "or", "xor", "max", "min"])

@@ -138,12 +138,12 @@ def test_a_group_that_is_divided_in_several_ways_is_several() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "abssum", "absmax"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
 def test_reductions_along_what_is_divided(kind: str, dtype: str) -> None:
     source = "%d" if dtype == "float32" else "%h"
     lines = check(
         f"""{PRODUCT}
-        %h = arith.cast %d : tensor<64x192xfloat16>
+        %h = arith.cast %d : tensor<64x192x{"float16" if dtype == "float32" else dtype}>
         %m = tensor.reduce {source} {{kind = "{kind}", axis = 1}} : tensor<64x{dtype}>
         %n0 = tensor.reduce {source} {{kind = "{kind}", axis = 0}} : tensor<192x{dtype}>
         %m1 = arith.cast %m : tensor<64xfloat32>
@@ -158,6 +158,8 @@ def test_reductions_along_what_is_divided(kind: str, dtype: str) -> None:
     assert not shapes(lines), lines
     rounded = [line for line in lines if "arith.cast" in line and "tensor<64xfloat16>" in line]
     assert len(rounded) == (dtype == "float16" and kind in ("sum", "abssum"))  # once, not once for each part
+    # Integers are not rounded: they wrap, in parts as well.
+    assert not any("arith.cast" in line and "tensor<64xint16>" in line for line in lines)
 
 
 def test_nan_in_one_part_stays_where_maxima_keep_it() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 class Exhaustive:
     """Asks for all configurations in the given order, or for the first `max_trials` of them."""
 
-    def __init__(self, order: Sequence[int], max_trials: int | None) -> None:
+    def __init__(self, order: Sequence[int], max_trials: int | None = None) -> None:
         self._left = list(order if max_trials is None else order[:max_trials])[::-1]
 
     @property

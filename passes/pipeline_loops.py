@@ -46,11 +46,11 @@ class PipelineLoops(Pass):
     matrix-vector product 7.7 to 6.1; of attention with blocks of 64 rows, two blocks instead of three took 1986 us
     instead of 1680. Tiles that products read and from which something else is computed are left alone, and so are
     deeper loops, and inner loops of so few iterations: of two in each of 64, loading ahead took 858 us instead of 765.
-    With `unroll` > 1, innermost
-    loops that have a depth, but neither products nor copies by hardware, are unrolled so many times and have no depth:
-    their loads go to registers, those of several iterations together, and not through shared memory. `streamed` is the
-    policy for tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing
-    loops), `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
+    With `unroll` > 1, innermost loops that have a depth, but neither products nor copies by hardware, are unrolled so
+    many times and have no depth: their loads go to registers, those of several iterations together, and not through
+    shared memory. `streamed` is the policy for tiles that are loaded only once in the whole grid (their place depends
+    on all block indices and enclosing loops), `reused` the one for all others. Policies that the program gives are
+    kept. By default nothing is set.
     A loop that loads what it writes to global memory gets the depth 1: to load ahead would give old values.
     A tile that an asynchronous product of a pipelined loop reads and from which something else is computed is loaded
     twice: Triton keeps a copy less of it than of one that is multiplied alone, and a later iteration's tile would
@@ -120,8 +120,9 @@ def _load_apart(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
             _split_uses(transpose)
     apart = [load for load in loads if is_read_both_ways(load) and outlasts_iteration(load, loop)]
     if apart and loop.num_stages > 1:
-        multiplied = [load for load in loads if any(map(is_read_in_place, load.out.uses))]  # a copy for each stage
-        computed = _bytes(load.out for load in loads if load not in multiplied or load in apart)
+        ahead: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(loop.body, tile.LoadOp, tile.LoadBlockOp)
+        multiplied = [load for load in ahead if any(map(is_read_in_place, load.out.uses))]  # a copy for each stage
+        computed = _bytes(load.out for load in ahead if load not in multiplied or load in apart)
         fits = (target.max_shared_bytes + computed) // (_bytes(load.out for load in multiplied) + computed)
         if fits < loop.num_stages:
             kernel.add_remark(f"{_named(loop)} loads fewer tiles ahead, for some of them are loaded twice")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.autotune import fake_timers
+from tests.autotune.run_harness import Harness
 from tiledsl.autotuner import task
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.bench_pool import BenchPool
@@ -69,3 +70,8 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[dict[str, A
         return timed
 
     return install
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda *given, **named: Harness(monkeypatch, *given, **named)

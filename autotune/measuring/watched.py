@@ -91,18 +91,22 @@ def spoil_free_memory(like: Any) -> None:
 
 
 def late_milliseconds(call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
-    """For how long the GPU works on after the current stream has done a call; the least of a few."""
+    """For how long the GPU works on after the current stream has done a call; the least of a few. What waiting takes
+    when there is nothing to wait for is not counted: on a GPU that others use it may be long."""
     import torch
 
-    waits, wall = [], WallClock()
+    waits: list[float] = []
+    idle: list[float] = []
+    wall = WallClock()
     for _ in range(_TRIES):
         if reset is not None:
             reset()
         torch.cuda.synchronize()
         call()
         torch.cuda.current_stream().synchronize()
-        waits.append(wall.read(wall.time(torch.cuda.synchronize)[1]))
-    return min(waits)
+        for times in (waits, idle):
+            times.append(wall.read(wall.time(torch.cuda.synchronize)[1]))
+    return max(0.0, min(waits) - min(idle))
 
 
 def is_late(milliseconds: float, quick: float) -> str:

@@ -1,6 +1,7 @@
 """The same program under tiledsl and under TileLang: its own example scripts, kernel by kernel, as `tiledsl beside`.
 
-    python -m benchmarks.same_program FOLDER [--only PATTERN] [--seconds S] [--workers N] [--out FILE] [--all]
+    python -m benchmarks.same_program FOLDER [--only PATTERN] [--seconds S] [--workers N] [--all]
+        [--verify] [--out FILE]
 
 FOLDER is a copy of TileLang's repository, or its examples/. The scripts are those that tests/conformance/scripts.py
 lists, at their own sizes; with --all all others too. FILE is written after each script; the same command goes on there.
@@ -43,13 +44,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes at a time, two for a script (default 2)")
     parser.add_argument("--timeout", type=float, default=150, help="seconds for a script under one compiler")
     parser.add_argument("--seconds", type=float, help="leave what is not done after so many")
+    parser.add_argument("--verify", action="store_true", help="a certificate for each kernel")
     parser.add_argument("--out", type=Path, metavar="FILE", help="keep results here, and go on there")
     options: Any = parser.parse_args(arguments)
     examples = options.folder / "examples" if (options.folder / "examples").is_dir() else options.folder
     try:
         check_installed()
         jobs = matching(list(jobs_of(examples, options.all)), options.only)
-        scripts = run_jobs(jobs, Plan(options.workers, options.timeout), options.out, options.seconds)
+        scripts = run_jobs(
+            jobs, Plan(options.workers, options.timeout, verify=options.verify), options.out, options.seconds
+        )
     except TileError as error:
         print(error, file=sys.stderr)
         return 1

@@ -106,7 +106,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
     for name, text in {"several": SCRIPT, "crash": CRASH}.items():
         (folder / f"{name}.py").write_text(text)
         jobs.append(Job(name, folder / f"{name}.py", ("--given",), paths=(PRETENDED,)))
-    plan = Plan(workers=4, timeout=90, warmup=0, window=1, rounds=2)
+    plan = Plan(workers=4, timeout=90, warmup=0, window=1, rounds=2, verify=True)
     yield {each["script"]: each for each in compared(jobs, plan)}
 
 
@@ -139,6 +139,12 @@ def test_a_kernel_that_one_side_alone_runs_has_the_reason(found: Any) -> None:
     assert last["reasons"] == {"tiledsl": "not run, for the script had failed", "tilelang": None}
     assert last["ms"] == {"tiledsl": None, "tilelang": None} and last["ratio"] is None
     assert last["compile_s"]["tiledsl"] is None and last["compile_s"]["tilelang"] > 0
+
+
+def test_kernels_have_certificates(found: Any) -> None:
+    made = [row["certificate"] for row in rows(found).values()]
+    assert made[-1] is None  # tiledsl has not run it
+    assert all(each["failed"] == "" and re.match(r"\d+ proved, \d+ tested", each["summary"]) for each in made[:-1])
 
 
 def test_a_script_that_fails_is_a_row(found: Any) -> None:
@@ -370,7 +376,7 @@ def script(name: str, *kernels: dict[str, Any], **failures: str | None) -> dict[
 FOUND = [
     script(
         "a.py",
-        row("gemm", 2.0),
+        row("gemm", 2.0, certificate={"summary": "", "failed": "x.py:1: a race", "unknown": ["x.py:2: slow"]}),
         row("gemm", 0.5, number=2, difference="output 0: relative difference 0.5"),
         row("sort", None, reasons={"tiledsl": "a.py:3:1: error: no", "tilelang": None}, difference=None),
         tiledsl="a.py:3:1: error: no",
@@ -387,12 +393,15 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         a.py    gemm         0.5000       1.0000  2.000                1.0                   -  agree
         a.py    gemm #2      0.5000       0.2500  0.500                1.0                   -  differ
         a.py    sort              -            -      -                1.0                   -
+        a.py: gemm: certificate: failed: x.py:1: a race
+        a.py: gemm: certificate: unknown: x.py:2: slow
         a.py: gemm #2: outputs differ: output 0: relative difference 0.5
         a.py: gemm #2: slower: no TMA
         a.py: sort: tiledsl: a.py:3:1: error: no
         b.py: tilelang failed: ImportError: no \\x1b[1mfla
         c.py: it called no kernel
         tilelang's time over tiledsl's, 2 kernels: geometric mean 1.000, median 1.250; 1 at 1 or more, 1 under 0.9, 0 under 0.5. Outputs agree for 1 of 2.
+        1 certificates, 1 failed.
         """)  # noqa: E501
 
 
@@ -483,6 +492,7 @@ def test_json(tmp_path: Path, installed: Any) -> None:
     assert summary == {
         "scripts": 3, "failed_scripts": {"tiledsl": 1, "tilelang": 1}, "kernels": 3, "timed": 2, "geometric_mean": 1.0,
         "median": 1.25, "at_least_1": 1, "under_0.9": 1, "under_0.5": 0, "compared": 2, "different": 1,
+            "certificates": 1, "failed_certificates": 1,
     }  # fmt: skip
 
 

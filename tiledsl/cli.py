@@ -307,6 +307,7 @@ def run(script: Path, arguments: tuple[str, ...]) -> None:
 @click.option("--workers", default=2, metavar="N", help="Processes at a time, two for a script; one pair measures.")
 @click.option("--timeout", default=300.0, help="Seconds for a script under one compiler.")
 @click.option("--seconds", type=float, default=None, help="After so many, leave what is not done.")
+@click.option("--verify", is_flag=True, help="Give each kernel a certificate, as `tiledsl verify` does.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Keep results here, and go on there.")
 def beside(
     where: Path,
@@ -315,17 +316,18 @@ def beside(
     workers: int,
     timeout: float,
     seconds: float | None,
+    verify: bool,
     output: Path | None,
 ) -> None:
     """Run TileLang scripts under tiledsl and under the TileLang that is installed, kernel by kernel: same inputs,
     outputs compared, times in turns, compile times, and what the remarks say of kernels that are slower.
 
-    Arguments of a script follow "--". Nothing is tuned: the first configuration is taken. Status 1 if outputs differ; a
-    script that fails is a row.
+    Arguments of a script follow "--". Nothing is tuned: the first configuration is taken. Status 1 if outputs differ
+    or a certificate has failed; a script that fails is a row.
     """
     from tiledsl.commands import beside as command
 
-    sys.exit(command.beside(where, arguments, only, command.Plan(workers, timeout), output, seconds))
+    sys.exit(command.beside(where, arguments, only, command.Plan(workers, timeout, verify=verify), output, seconds))
 
 
 @gives("findings")

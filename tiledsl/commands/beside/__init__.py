@@ -23,14 +23,14 @@ _IMPORTS = re.compile(rb"^\s*(import|from) tilelang\b", re.MULTILINE)
 def beside(
     where: Path, arguments: Sequence[str], only: str, plan: Plan, file: Path | None, seconds: float | None
 ) -> int:
-    """Run a script, or those of a folder; print what was found. 1 if outputs differ."""
+    """Run a script, or those of a folder; print what was found. 1 if outputs differ, or a certificate has failed."""
     check_installed()
     jobs = matching(_jobs(where, tuple(arguments)), only)
     scripts = run_jobs(jobs, plan, file, seconds)
     found = summary(scripts)
     give(scripts=scripts, summary=found, file=file)
     show(scripts)
-    return 1 if found["different"] else 0
+    return 1 if found["different"] or found["failed_certificates"] else 0
 
 
 def check_installed() -> None:

@@ -53,7 +53,7 @@ class SideProcess:
     """One side of a job, from its start. `told` is what it said when the script had ended, None until then; `why` is
     why it can be asked nothing any more, "" while it can."""
 
-    def __init__(self, job: Job, side: str, caches: Path) -> None:
+    def __init__(self, job: Job, side: str, caches: Path, verify: bool = False) -> None:
         self.side, self.why = side, ""
         self.told: dict[str, Any] | None = None
         self.pauses: list[tuple[float, float]] = []
@@ -64,6 +64,7 @@ class SideProcess:
             "script": str(job.script.resolve()),
             "arguments": list(job.arguments),
             "entry": job.entry,
+            "verify": verify,
         }
         own = {name: str(caches / side / name.lower()) for name in _CACHES}
         if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # packages may have come without: once is enough

@@ -114,6 +114,7 @@ def summary(scripts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rows = [row for _, row in rows_of(scripts)]
     ratios = [row["ratio"] for row in rows if row["ratio"]]
     compared = [row for row in rows if row["difference"] is not None]
+    certificates = [row["certificate"] for row in rows if row.get("certificate")]
     return {
         "scripts": len(scripts),
         "failed_scripts": {side: sum(bool(each["failures"][side]) for each in scripts) for side in SIDES},
@@ -126,6 +127,8 @@ def summary(scripts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "under_0.5": sum(ratio < 0.5 for ratio in ratios),
         "compared": len(compared),
         "different": sum(bool(row["difference"]) for row in compared),
+        "certificates": len(certificates),
+        "failed_certificates": sum(bool(each["failed"]) for each in certificates),
     }
 
 
@@ -154,6 +157,8 @@ def show(scripts: Sequence[Mapping[str, Any]]) -> None:
         )
     else:
         click.echo("no kernel was timed under both")
+    if found["certificates"]:
+        click.echo(f"{found['certificates']} certificates, {found['failed_certificates']} failed.")
     if any(script["about"].get("device") == "cpu" for script in scripts):
         click.echo("there is no GPU here: the times mean nothing")
 
@@ -171,6 +176,9 @@ def remarks(scripts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             said = [f"{side}: {why}" for side, why in row["reasons"].items() if why]
             if row["difference"]:
                 said.append(f"outputs differ: {row['difference']}")
+            certificate = row.get("certificate") or {}
+            said += [f"certificate: failed: {certificate['failed']}"] if certificate.get("failed") else []
+            said += [f"certificate: unknown: {text}" for text in certificate.get("unknown", ())]
             if row["method"] and "/" in row["method"]:
                 said.append(f"timed in two ways: {row['method']}")
             if row["ratio"] is not None and row["ratio"] < SLOWER and script["about"].get("device") != "cpu":

@@ -1,8 +1,8 @@
 """One side in a process of its own: runs a script under one compiler, then times its kernels when it is asked to.
 
-`python -m tiledsl.commands.beside.side REQUEST`, where REQUEST is JSON: side, script, arguments, entry. When the script
-has ended, a line of JSON on stdout says what was recorded; then each line of stdin is answered by one on stdout. What
-the script prints goes to stderr.
+`python -m tiledsl.commands.beside.side REQUEST`, where REQUEST is JSON: side, script, arguments, entry, verify. When
+the script has ended, a line of JSON on stdout says what was recorded; then each line of stdin is answered by one on
+stdout. What the script prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tiledsl.commands.beside import tensors
 from tiledsl.commands.beside.hooks import watch
 from tiledsl.commands.beside.recording import Call, Recorder, first_line, synchronize
 from tiledsl.commands.run import run_script
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.timing import Prepared, clock
 
 _SEED = 0
@@ -105,7 +106,7 @@ class Measuring:
         return {"samples": prepared.sample(milliseconds, quick)}
 
 
-def _report(status: int, calls: list[Call]) -> dict[str, Any]:
+def _report(status: int, calls: list[Call], verify: bool) -> dict[str, Any]:
     """What the other process is told of the calls."""
     return {
         "status": status,
@@ -117,11 +118,24 @@ def _report(status: int, calls: list[Call]) -> dict[str, Any]:
                 "digest": tensors.digest(call.arguments),
                 "spans": call.spans,
                 "remarks": [str(text) for text in getattr(call.kernel, "remarks", ())],
+                "certificate": _certificate(call) if verify else None,
                 "error": call.error,
             }
             for call in calls
         ],
     }
+
+
+def _certificate(call: Call) -> dict[str, Any] | None:
+    """What the certificate of a call's kernel says, in short; None for a call without a kernel of ours."""
+    if not isinstance(call.kernel, Kernel):
+        return None
+    try:
+        made = call.kernel.verify()
+    except Exception as error:  # a script's kernels are others' programs
+        return {"summary": "", "failed": first_line(error), "unknown": [], "seconds": None}
+    unknown = [f"{check.place}: {check.subject}: {check.detail}" for check in made.of("unknown")]
+    return {"summary": made.summary, "failed": made.reason, "unknown": unknown, "seconds": made.seconds}
 
 
 def _about() -> dict[str, str]:
@@ -193,7 +207,7 @@ def work(request: Mapping[str, Any], commands: TextIO, replies: TextIO) -> None:
     measuring = Measuring(recorder.calls)
     try:
         synchronize()
-        reply(_report(status, recorder.calls))
+        reply(_report(status, recorder.calls, request["verify"]))
     except Exception as error:  # a kernel has broken the device
         reply({"status": status or 1, "about": {}, "calls": [], "error": first_line(error)})
         return

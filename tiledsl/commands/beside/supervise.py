@@ -24,13 +24,15 @@ _DRAIN = 0.1  # seconds for what a stopped process has launched
 @dataclass(frozen=True)
 class Plan:
     """workers: processes at a time, two for a script. timeout: seconds for a script under one compiler, and for an
-    answer. warmup, window: milliseconds before a kernel's samples, and of each round of them."""
+    answer. warmup, window: milliseconds before a kernel's samples, and of each round of them. verify: whether kernels
+    get certificates."""
 
     workers: int = 2
     timeout: float = 300.0
     warmup: float = 50.0
     window: float = 50.0
     rounds: int = 3
+    verify: bool = False
 
 
 def compared(jobs: Sequence[Job], plan: Plan, deadline: float | None = None) -> Generator[dict[str, Any], None, None]:
@@ -43,7 +45,7 @@ def compared(jobs: Sequence[Job], plan: Plan, deadline: float | None = None) -> 
                 if deadline is not None and time.monotonic() >= deadline:
                     return
                 while waiting and 2 * len(running) + 2 <= max(2, plan.workers):
-                    running.append(_Pair(waiting.pop(0), folder))
+                    running.append(_Pair(waiting.pop(0), folder, plan.verify))
                 for pair in running:
                     pair.poll(plan.timeout)
                 for pair in [each for each in running if each.settled]:
@@ -60,9 +62,9 @@ def compared(jobs: Sequence[Job], plan: Plan, deadline: float | None = None) -> 
 class _Pair:
     """The two sides of a script."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: Job, folder: Path, verify: bool) -> None:
         self.job = job
-        self.sides = [SideProcess(job, side, folder) for side in SIDES]
+        self.sides = [SideProcess(job, side, folder, verify) for side in SIDES]
 
     def poll(self, limit: float) -> None:
         for side in self.sides:
@@ -163,6 +165,7 @@ def _row(
         "difference": None,
         "reasons": reasons,
         "remarks": calls[0]["remarks"] if calls[0] is not None else [],
+        "certificate": calls[0]["certificate"] if calls[0] is not None else None,
     }
     if any(reasons.values()):
         return row

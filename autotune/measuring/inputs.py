@@ -118,7 +118,7 @@ def changed(now: Any, old: Any) -> bool:
     if now.dtype.is_floating_point and now.dtype.itemsize == 1:  # eight-bit floats compare as bits
         now, old = now.view(torch.uint8), old.view(torch.uint8)
     same = now == old
-    if now.dtype.is_floating_point:
+    if now.dtype.is_floating_point or now.dtype.is_complex:
         same |= now.isnan() & old.isnan()
     return not bool(same.all())
 

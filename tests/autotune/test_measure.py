@@ -54,8 +54,8 @@ def test_values_survive_the_way(value: Any, tmp_path: Path) -> None:
 
 
 def test_nan_does_not_count_as_a_change() -> None:
-    nan = torch.tensor([1.0, math.nan])
-    assert not changed(nan.clone(), nan) and changed(torch.tensor([1.0, 2.0]), nan)
+    for nan in (torch.tensor([1.0, math.nan]), torch.tensor([1.0, complex(0.0, math.nan)])):
+        assert not changed(nan.clone(), nan) and changed(torch.tensor([1.0, 2.0]), nan)
 
 
 def test_median_and_spread() -> None:

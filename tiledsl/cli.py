@@ -114,6 +114,7 @@ def lower(
     \b
     tile    the program as elaborated     triton  the IR at the end of the pipeline
     source  Triton source                 ttir, ttgir, llir, ptx, sass, amdgcn  what Triton makes of it
+    schedule  roles, rings, and what each turn of a loop issues on which unit, as a table
     dot     the operations and their uses, for Graphviz, at the stage that --after names
     all     every level of every kernel, and what running them needs, as files in the folder that -o names
     """

@@ -39,7 +39,7 @@ from tiledsl.settings import current, override
 from tiledsl.tracebacks import is_internal
 
 IR_LEVELS = ("tile", "triton")
-EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "dot", "all")
+EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "schedule", "dot", "all")
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,13 @@ def _emitted(kernel: Kernel, request: Request) -> str:
 
 def _text_of(kernel: Kernel, request: Request) -> str:
     if request.after or request.emit in IR_LEVELS:
-        return kernel.ir(request.after or "dce" if request.emit != "tile" else "", generic=request.generic)
+        return kernel.ir(request.after or request.emit, generic=request.generic)
     if request.emit == "source":
         return kernel.source
+    if request.emit == "schedule":
+        from tiledsl.commands.schedule import schedule_of
+
+        return schedule_of(kernel, request.target)
     texts = {}
     for name, compiled in kernel.compiled.items():
         if request.emit not in compiled.asm:

@@ -119,7 +119,8 @@ class Kernel(OtherNames):
 
     @ends_tracebacks
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
-        """The IR after a pass (after its last run, if it runs several times), or as elaborated, if no pass is named.
+        """The IR after a pass (after its last run, if it runs several times); as elaborated if none is named, at the end
+        of the pipeline if it is "triton".
 
         `generic` prints MLIR's generic form, `locations` adds source locations. Raises TileError if the pipeline has no
         such pass.

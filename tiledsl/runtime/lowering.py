@@ -127,13 +127,15 @@ def text_after(
     generic: bool,
     resumed_after: str = "",
 ) -> str:
-    """The IR's text after the last run of a pass; as built if `after` is "", "elaborate" or "tile".
+    """The IR's text after the last run of a pass; as built if `after` is "", "elaborate" or "tile", and at the end of
+    the pipeline if it is "triton".
 
     Raises TileError for a pass that the pipeline does not have.
     """
     root = build()
     if after and after not in ("elaborate", "tile"):
-        _manager(build, target, pass_configs, resumed_after, stop_after=after).run(Program(root, target))
+        stop = "" if after == "triton" else after
+        _manager(build, target, pass_configs, resumed_after, stop_after=stop).run(Program(root, target))
     return (print_generic if generic else print_op)(root, locations=locations)
 
 

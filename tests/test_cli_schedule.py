@@ -1,0 +1,69 @@
+"""`tiledsl lower --emit schedule`."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import tiledsl
+from tests.support.latent_attention import decode
+from tiledsl.commands.lower import Request, lower
+from tiledsl.commands.schedule import schedule_of
+from tiledsl.runtime.target import Target
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+HOPPER = Target("cuda", 90)
+ATTENTION = {"batch": 1, "heads": 2, "kv_heads": 2, "queries": 256, "keys": 256, "dim": 128}
+
+
+def test_attention() -> None:
+    text = lower(Request(EXAMPLES / "attention.py", "", ATTENTION, HOPPER, emit="schedule"))
+    assert text == textwrap.dedent("""\
+        attention_forward_kernel for cuda:90: Gluon, skewed
+        roles   a producer of 1 warp, which loads; consumers, 2 times 4 warps with rows of their own
+        rings   q      2 x 64x128 float16, one for each consumer   32 KiB
+                k      2 x 128x128 float16                         64 KiB
+                v      2 x 128x128 float16                         64 KiB
+                acc_6  2 x 64x128 float16, one for each consumer   32 KiB
+                                                                  192 KiB
+
+        loop at attention.py:128: 2 deep, at least one turn
+          turn  what                                  line    copies  tensor cores  arithmetic  special
+          +0    load k 128x128, TMA, by the producer  97         512
+          +0    product scores 64x128x128             98                       980
+          +0    15 operations                         37-107                               648     1032
+          +1    rescale                               47                                   128
+          +1    load v 128x128, TMA, by the producer  108        512
+          +1    product acc_4 64x128x128              109                      980
+                a turn, in cycles                               1024          1959         776     1032
+          bound by tensor cores: a turn of a block takes at least 1959 cycles of a multiprocessor""")
+
+
+def test_an_edited_schedule(tmp_path: Path) -> None:
+    """IR of the end of the pipeline is read again, with what was changed in it."""
+    file = tmp_path / "attention.mlir"
+    text = lower(Request(EXAMPLES / "attention.py", "", {**ATTENTION, "dim": 64}, HOPPER, emit="triton"))
+    assert text.count("{num_stages = 2}") == 1
+    file.write_text(text.replace("{num_stages = 2}", "{num_stages = 3}"))
+    shown = lower(Request(file, "", {}, HOPPER, emit="schedule", resume_after="schedule-loops"))
+    assert "k      3 x 128x64 float16" in shown and ": 3 deep, at least one turn" in shown
+
+
+def test_rings_are_what_the_kernel_takes_of_shared_memory() -> None:
+    """In order: a result takes the place of an operand, and what is computed for a product has one, too."""
+    kernel = tiledsl.compile(decode(batch=2, keys=4096, dim=512), target="cuda:90")
+    text = schedule_of(kernel, HOPPER)
+    assert "consumers of 8 warps" in text and "weights  1 x 64x64 float16, computed" in text
+    total = float(text[: text.index("\n\nloop")].split()[-2])
+    barriers = kernel.resources.shared_bytes - 1024 * total
+    assert 0 < barriers < 1024
+
+
+def test_what_triton_orders() -> None:
+    file = EXAMPLES / "attention_backward.py"
+    text = lower(Request(file, "key_value_gradients", ATTENTION, HOPPER, emit="schedule"))
+    lines = text.splitlines()
+    assert lines[0].endswith("for cuda:90: written in Triton, which orders the loops")
+    assert "a loop has 4 products instead of 2" in lines[1] and lines[2] == "roles   8 warps, which all do the same"
+    assert sum(line.startswith("  +0    product") for line in lines) == 4
+    assert "bound by tensor cores" in lines[-1] and "rings" not in text

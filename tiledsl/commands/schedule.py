@@ -1,0 +1,229 @@
+"""`tiledsl lower --emit schedule`: what the loops of each launch issue, in which order and on which unit, as a table.
+
+It is read from the IR at the end of the pipeline: gluon.schedule, gluon.cluster and rings where a launch is written in
+Gluon; elsewhere loops and their depths, for which Triton finds the order. Cycles are those of a multiprocessor for one
+turn of one block, by the GPU's data sheet: a bound for each unit alone, no measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tiledsl.analysis.gluon.ordered_loops import is_ordered, ordered_loops
+from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
+from tiledsl.autotuner.predicting.model import tensor_tera
+from tiledsl.autotuner.predicting.work_types import Dot
+from tiledsl.dialects import arith, gluon, scf, tensor, triton
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.parser import parse_op
+from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.location import UNKNOWN
+from tiledsl.math_functions import MATH_FUNCTIONS
+from tiledsl.runtime.target import Target
+from tiledsl.tables import aligned
+
+UNITS = ("copies", "tensor cores", "arithmetic", "special")
+_MOVES = (triton.LoadOp, triton.StoreOp, triton.LoadBlockOp, triton.StoreBlockOp, triton.AtomicOp)
+_FREE = (arith.ConstantOp, tensor.ReshapeOp, tensor.BroadcastOp, tensor.TransposeOp, tensor.IotaOp, triton.AddPtrOp)
+
+
+@dataclass
+class Step:
+    """What is issued together: one transfer, one product, or the operations between. stage: so many turns after the
+    loop's own; lines: of the program; cycles: by unit."""
+
+    what: str
+    stage: int = 0
+    lines: list[int] = field(default_factory=list)
+    cycles: Counter[str] = field(default_factory=Counter)
+    operations: int = 0  # of one that is no transfer and no product
+
+
+def schedule_of(kernel: Kernel, target: Target) -> str:
+    """The table of every launch of a kernel. TileError where the program cannot be lowered."""
+    root = parse_op(kernel.ir("triton", locations=True))
+    where = Target("cuda", 90) if target.kind == "interpret" else target
+    launches = [op for op in root.walk() if isinstance(op, triton.LaunchOp)]
+    lines: list[str] = []
+    for launch in launches:
+        lines += [*([""] if lines else []), *_Launch(launch, kernel.remarks, where).lines()]
+    return "\n".join(lines)
+
+
+class _Launch:
+    def __init__(self, launch: triton.LaunchOp, remarks: Sequence[str], target: Target) -> None:
+        self.launch, self.remarks, self.target = launch, remarks, target
+        self.machine: Machine = machine_of(target)
+        first = launch.body.first
+        self.schedule = first if isinstance(first, gluon.ScheduleOp) else None
+        parts = [op.parts for op in launch.body.walk() if isinstance(op, gluon.WarpGroupIdOp)]
+        self.groups = parts[0] if parts else 1  # of which each runs the body for its own rows
+        self.warps = int(dict(launch.options).get("num_warps", 4))
+
+    def lines(self) -> Iterator[str]:
+        form = "written in Triton, which orders the loops" if self.schedule is None else f"Gluon, {self.schedule.form}"
+        yield f"{self.launch.sym_name} for {self.target}: {form}"
+        if self.schedule is None:
+            yield from (f"  {each}" for each in self.remarks if "written in Triton, not in Gluon" in each)
+            yield f"roles   {self.warps} warps, which all do the same"
+        else:
+            rows = f", {self.groups} times {self.warps} warps with rows of their own" if self.groups > 1 else ""
+            yield f"roles   a producer of 1 warp, which loads; consumers{rows or f' of {self.warps} warps'}"
+            yield from _titled("rings", self._rings())
+        number = 0
+        for loop in self.launch.walk():
+            if isinstance(loop, (scf.ForOp, scf.WhileOp)):
+                steps = self._steps(loop)
+                if any(step.cycles for step in steps):
+                    certain = self.schedule is not None and number < len(self.schedule.runs)
+                    yield ""
+                    yield from self._loop(
+                        loop, steps, self.schedule.runs[number] if certain and self.schedule else None
+                    )
+                number += 1
+
+    def _rings(self) -> Iterator[list[str]]:
+        """What a ring holds, its places, and what they take of shared memory."""
+        found = ordered_loops(self.launch.body) if is_ordered(self.launch.body) else None
+        total = 0.0
+        for op in self.launch.walk():
+            if isinstance(op, triton.LoadBlockOp):
+                if found is not None and found.rings.get(op, op) is not op:  # in the place of an earlier loop's
+                    continue
+                value = op.out
+            elif isinstance(op, triton.StoreBlockOp) and op.ring == "results":  # others take an operand's place
+                value = op.value
+            else:
+                continue
+            loop = op.parent.parent if op.parent is not None else None
+            in_loop = isinstance(loop, scf.ForOp)
+            depth = loop.num_stages if isinstance(loop, scf.ForOp) else self.groups
+            total += depth * _bytes(value)
+            yield self._places(value, depth, "" if in_loop or depth == 1 else ", one for each consumer")
+        for value in {} if found is None else dict.fromkeys(found.buffers(self.warps).values()):
+            total += _bytes(value)
+            yield self._places(value, 1, ", computed")
+        yield ["", "", f"{total / 1024:g} KiB"]
+
+    def _places(self, value: Value, depth: int, what: str) -> list[str]:
+        places = f"{depth} x {_shape(value)} {value.dtype}{what}"
+        return [value.name or "", places, f"{depth * _bytes(value) / 1024:g} KiB"]
+
+    def _loop(self, loop: scf.ForOp | scf.WhileOp, steps: Sequence[Step], runs: bool | None) -> Iterator[str]:
+        facts = [f"{loop.num_stages} deep"] if isinstance(loop, scf.ForOp) and loop.num_stages > 1 else []
+        facts += ["at least one turn"] if runs else []
+        yield f"loop {_place(loop)}" + (f": {', '.join(facts)}" if facts else "")
+        total: Counter[str] = Counter()
+        table = [["turn", "what", "line", *UNITS]]
+        for step in steps:
+            total += step.cycles
+            table.append([f"+{step.stage}", step.what, _range(step.lines), *_cells(step.cycles)])
+        table.append(["", "a turn, in cycles", "", *_cells(total)])
+        yield from (f"  {line}" for line in aligned(table, "lllrrrr"))
+        most = max(total, key=total.__getitem__)
+        yield f"  bound by {most}: a turn of a block takes at least {total[most]:.0f} cycles of a multiprocessor"
+
+    def _steps(self, loop: Operation) -> list[Step]:
+        """The steps of a loop's turn, without those of loops inside, which have tables of their own."""
+        steps: list[Step] = []
+        stage = 0
+        for op in _inside(loop):
+            if isinstance(op, gluon.ClusterOp):
+                stage = op.stage
+                steps.append(Step("", stage))
+                continue
+            step = self._step(op)
+            if step is None:
+                continue
+            step.stage = stage
+            step.lines = [] if op.loc is UNKNOWN else [op.loc.line]
+            last = steps[-1] if steps else None
+            if step.operations and last is not None and (last.operations or not last.what):
+                last.operations += 1
+                last.lines += step.lines
+                last.cycles += step.cycles
+                last.what = f"{last.operations} operations" if last.operations > 1 else step.what
+            elif last is not None and not last.what:
+                steps[-1] = step
+            else:
+                steps.append(step)
+        return [step for step in steps if step.what]
+
+    def _step(self, op: Operation) -> Step | None:
+        """An operation on tiles as a step; None for all others, and for what costs nothing."""
+        if isinstance(op, (scf.ForOp, scf.WhileOp)):
+            return Step(f"the loop {_place(op)}")
+        tiles = [value for value in (*op.results, *op.operands) if isinstance(value.type, TensorType)]
+        if isinstance(op, _MOVES):
+            return self._transfer(op, tiles)
+        if not tiles or isinstance(op, _FREE) or op.effects & (Effect.TERMINATE | Effect.REGION):
+            return None
+        if isinstance(op, tensor.DotOp):
+            return self._product(op)
+        lanes = max(math.prod(value.shape) for value in tiles) * self.groups
+        if isinstance(op, arith.MathOp) and not MATH_FUNCTIONS[op.function].is_cheap:
+            return Step(op.function, operations=1, cycles=Counter({"special": lanes / SPECIAL_LANES}))
+        return Step(op.name.partition(".")[2], operations=1, cycles=Counter({"arithmetic": lanes / FLOAT_LANES}))
+
+    def _transfer(self, op: Operation, tiles: Sequence[Value]) -> Step | None:
+        if not tiles:
+            return None
+        moved = op.results[0] if op.results else op.operands[0]
+        if isinstance(op, triton.StoreOp):
+            moved = op.value
+        blocks = isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp))
+        times = self.groups if not (isinstance(op, triton.LoadBlockOp) and self.schedule) else 1
+        what = f"{op.name.partition('.')[2].partition('_')[0]} {moved.name or ''} {_shape(moved)}".replace("  ", " ")
+        how = ", TMA" + (", by the producer" if self.schedule and op.results else "") if blocks else ""
+        return Step(what + how, cycles=Counter({"copies": times * _bytes(moved) / CACHE_BYTES}))
+
+    def _product(self, op: tensor.DotOp) -> Step:
+        (m, k), n = op.a.shape, op.b.shape[1]
+        tera = tensor_tera(Dot(m, n, k, op.a.dtype, 1.0, True, op.precision), self.target)
+        per_cycle = tera * 1e3 / (self.machine.ghz * self.target.sm_count)
+        what = f"product {op.out.name or ''} {m}x{n}x{k}".replace("  ", " ")
+        return Step(what, cycles=Counter({"tensor cores": 2.0 * m * n * k * self.groups / per_cycle}))
+
+
+def _inside(loop: Operation) -> Iterator[Operation]:
+    """The operations of a loop's turn, those of branches in place of these."""
+    for region in loop.regions:
+        for op in region:
+            if op.regions and not isinstance(op, (scf.ForOp, scf.WhileOp)):
+                yield from _inside(op)
+            else:
+                yield op
+
+
+def _bytes(value: Value) -> float:
+    return math.prod(value.shape) * ELEMENTS[value.dtype].bits / 8
+
+
+def _shape(value: Value) -> str:
+    return "x".join(map(str, value.shape))
+
+
+def _place(op: Operation) -> str:
+    return "of the compiler" if op.loc is UNKNOWN else f"at {Path(op.loc.file or '').name}:{op.loc.line}"
+
+
+def _range(lines: Sequence[int]) -> str:
+    if not lines:
+        return ""
+    low, high = min(lines), max(lines)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _cells(cycles: Counter[str]) -> Iterable[str]:
+    return (f"{cycles[unit]:.0f}" if cycles[unit] else "" for unit in UNITS)
+
+
+def _titled(title: str, rows: Iterable[list[str]]) -> Iterator[str]:
+    """A table with a title before its first line."""
+    for number, line in enumerate(aligned(list(rows), "llr")):
+        yield f"{title if number == 0 else '':8}{line}"

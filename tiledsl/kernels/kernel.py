@@ -119,8 +119,8 @@ class Kernel(OtherNames):
 
     @ends_tracebacks
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
-        """The IR after a pass (after its last run, if it runs several times); as elaborated if none is named, at the end
-        of the pipeline if it is "triton".
+        """The IR after a pass (its last run, if it runs several times); without a name as elaborated, and for "triton"
+        at the end of the pipeline.
 
         `generic` prints MLIR's generic form, `locations` adds source locations. Raises TileError if the pipeline has no
         such pass.

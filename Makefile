@@ -52,7 +52,7 @@ help:
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
-	@echo "                     (CONFORMANCE=\"--jobs 8 --only attention --logs build/conformance\")"
+	@echo "                     (CONFORMANCE=\"--jobs 8 --only attention --verify --logs build/conformance\")"
 	@echo "make names TILELANG=FOLDER         which modules and names of a copy of TileLang neither import nor are refused"
 	@echo "make dist            build dist/: the sdist and the wheel, checked, the same bytes each time"
 	@echo "make bounds          install the oldest and the newest of each dependency, and run a part of the tests with them"

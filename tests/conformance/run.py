@@ -1,8 +1,10 @@
 """Run TileLang's own example scripts under tiledsl, out of a copy of its repository, and print a table.
 
     python tests/conformance/run.py FOLDER [--only PATTERN] [--list A|B] [--jobs N] [--timeout SECONDS] [--json FILE]
+        [--verify]
 
-FOLDER is the repository, or its examples/. The exit status is 0 if no script failed.
+FOLDER is the repository, or its examples/. With --verify every kernel that a script calls gets a certificate; a script
+fails if one of these does. The exit status is 0 if no script failed.
 """
 
 from __future__ import annotations
@@ -57,15 +59,16 @@ def has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def command_of(script: Script, examples: Path, gpu: bool) -> list[str]:
+def command_of(script: Script, examples: Path, gpu: bool, verify: bool) -> list[str]:
     """The command that runs a script: `tiledsl run` as it is on a GPU, with smaller sizes elsewhere."""
     path = str(examples / script.path)
     entry = ["--entry", script.entry] if script.entry else []
-    if gpu and not entry:
+    if gpu and not entry and not verify:
         return [sys.executable, "-m", "tiledsl", "run", path]
     scaled = [] if gpu else [word for pair in script.sizes for word in ("--size", *pair)]
     arguments = [] if gpu else shlex.split(script.arguments)
-    return [sys.executable, str(HERE / "one_script.py"), *scaled, *entry, path, *arguments]
+    options = [*scaled, *entry, *(["--verify"] if verify else [])]
+    return [sys.executable, str(HERE / "one_script.py"), *options, path, *arguments]
 
 
 def is_missing(need: str) -> bool:
@@ -99,7 +102,7 @@ def unsuited(needs: Sequence[str], printed: str) -> str:
     return ""
 
 
-def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | None) -> Outcome:
+def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | None, verify: bool = False) -> Outcome:
     """Run one script in a process of its own."""
 
     def outcome(status: str, reason: str = "") -> Outcome:
@@ -120,7 +123,7 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     process = subprocess.Popen(
-        command_of(script, examples, gpu), cwd=path.parent, env=environment, text=True, errors="replace",
+        command_of(script, examples, gpu, verify), cwd=path.parent, env=environment, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
@@ -143,10 +146,14 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
         if other:
             return outcome("needs", f"needs {other}" + ("" if absent else f": {reason}"))
         return outcome("failed", reason or f"exit status {status}")
-    complaint = next((line for line in printed.splitlines() if _COMPLAINT.search(line)), None)
+    certificates = re.findall(r"^certificate of .*: (\d+) proved, (\d+) tested, (\d+) unknown", printed, re.MULTILINE)
+    own = [line for line in printed.splitlines() if not line.lstrip().startswith("certificate")]
+    complaint = next((line for line in own if _COMPLAINT.search(line)), None)
     if complaint is not None:
         return outcome("failed", f"it prints: {complaint.strip()}")
-    return outcome("runs" if script.prints_only else "passed")
+    said = [f"{len(certificates)} certificates"] if verify else []
+    said += [f"{unknown} checks unknown" for unknown in [sum(int(each[2]) for each in certificates)] if unknown]
+    return outcome("runs" if script.prints_only else "passed", ", ".join(said))
 
 
 def selected(options: argparse.Namespace) -> Iterator[Script]:
@@ -165,6 +172,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time (default 1)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for a script (default 300)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to this file")
+    parser.add_argument("--verify", action="store_true", help="a certificate for each kernel that a script calls")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="write what each script prints to this folder")
     options = parser.parse_args()
     examples = options.folder / "examples" if (options.folder / "examples").is_dir() else options.folder
@@ -175,7 +183,7 @@ def main() -> int:
     width = max((len(script.path) for script in chosen), default=0)
 
     def outcome(script: Script) -> Outcome:
-        return run(script, examples, gpu, options.timeout, options.logs)
+        return run(script, examples, gpu, options.timeout, options.logs, options.verify)
 
     outcomes, again = [], []
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -72,6 +72,34 @@ def test_endings(
     assert (outcome.status, reason in outcome.reason) == (status, True), outcome
 
 
+KERNEL = """
+import torch
+import tilelang
+import tilelang.language as T
+
+@tilelang.jit(out_idx=[1])
+def twice(N):
+    @T.prim_func
+    def main(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, 32), threads=32) as b:
+            for i in T.Parallel(32):
+                B[b * STEP + i] = A[b * 32 + i] * 2.0
+    return main
+
+twice(64)(torch.ones(64, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "reason"), [("32", "passed", "1 certificates"), ("0", "failed", "certificate: failed")]
+)
+def test_certificates(tmp_path: Path, step: str, status: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen}))
+    (tmp_path / "example.py").write_text(KERNEL.replace("STEP", step))
+    outcome = run.run(Script("example.py", "A"), tmp_path, gpu=False, timeout=60, logs=tmp_path / "logs", verify=True)
+    assert (outcome.status, reason in outcome.reason) == (status, True), outcome
+
+
 def test_the_command(tmp_path: Path) -> None:
     """Scripts that are not in the folder are `missing`, which is no failure."""
     script = next(each for each in SCRIPTS if each.path.startswith("gemm/") and not each.sizes and not each.needs)

@@ -50,6 +50,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
     mask_after_products,
+    masked_products,
     multiply_rows_once,
 )
 from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
@@ -128,7 +129,13 @@ class SelectEmitter(Pass):
     def allowances(self, program: Program) -> frozenset[str]:
         if not _has_gluon(program.target) or self.backend == "triton":
             return frozenset()
-        return frozenset({*(["reciprocal"] * self.fast_math), *(["rescaling"] * (self.rescale in ("auto", "lazy")))})
+        masks = any(True for _ in masked_products(program.root.walk()))
+        names = {
+            "reciprocal": self.fast_math,
+            "rescaling": self.rescale in ("auto", "lazy"),
+            "masking": self.fast_math and masks,
+        }
+        return frozenset(name for name, may in names.items() if may)
 
     def _remark(self, func: tile.FuncOp) -> None:
         """Say which options have no effect on what the kernels have become."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tiledsl.analysis.affine import is_position, linear_form
 from tiledsl.analysis.dependence import stripped
@@ -92,21 +92,28 @@ def multiply_rows_once(ops: Iterable[Operation]) -> None:
             inner.erase()
 
 
+def masked_products(ops: Iterable[Operation]) -> Iterator[tuple[tensor.DotOp, arith.SelectOp]]:
+    """Products that are added to a mask of 0 and -inf, with the mask."""
+    for op in ops:
+        mask = op.accumulator.op if isinstance(op, tensor.DotOp) else None
+        sides = (mask.on_true, mask.on_false) if isinstance(mask, arith.SelectOp) else ()
+        if (
+            isinstance(op, tensor.DotOp)
+            and isinstance(mask, arith.SelectOp)
+            and {*map(constant_of, sides)} == {0, -math.inf}
+        ):
+            yield op, mask
+
+
 def mask_after_products(ops: Iterable[Operation]) -> None:
     """`select(seen, 0, -inf) + a @ b` becomes `select(seen, a @ b, -inf)`: the product need not wait for the mask.
 
     Masked elements become -inf even where the product is infinite or NaN.
     """
-    for op in list(ops):
-        mask = op.accumulator.op if isinstance(op, tensor.DotOp) else None
-        if not isinstance(op, tensor.DotOp) or not isinstance(mask, arith.SelectOp):
-            continue
-        sides = (mask.on_true, mask.on_false)
-        if {constant_of(side) for side in sides} != {0, -math.inf}:
-            continue
+    for op, mask in list(masked_products(ops)):
         at = Builder.at(op)
         zeros = at.constant(0.0, op.out.type)
         product = at.insert(tensor.DotOp(op.a, op.b, zeros, precision=op.precision, names=[op.out.name])).out
-        chosen = [product if constant_of(side) == 0 else side for side in sides]
+        chosen = [product if constant_of(side) == 0 else side for side in (mask.on_true, mask.on_false)]
         op.out.replace_with(at.insert(arith.SelectOp(mask.condition, *chosen, names=[op.out.name])).out)
         op.erase()

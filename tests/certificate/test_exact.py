@@ -119,6 +119,18 @@ def test_recurrences_are_compared_where_they_are_finite() -> None:
     assert first_difference(old, numbers([1.5, np.nan, 3.0]), may_overflow=True) is not None
 
 
+def test_masks_by_minus_infinity_may_hide_what_they_are_added_to() -> None:
+    masks, plain = ExactAlgebra({"masking"}), ExactAlgebra()
+    wild, low = numbers([np.nan, np.inf, 1.0]), numbers([-np.inf, -np.inf, -np.inf])
+    add = masks.binary("add", "float32")
+    assert same(add(wild, low), low) and same(add(low, wild), low)
+    assert same(add(wild, wild), plain.binary("add", "float32")(wild, wild))
+    assert np.isnan(plain.binary("add", "float32")(wild, low)["value"][:2]).all()
+    row, column, mask = wild.reshape(1, 3), numbers(np.ones((3, 1))), low[:1].reshape(1, 1)
+    assert same(masks.dot("float32", "float32", "float32")(row, column, mask), mask)
+    assert np.isnan(plain.dot("float32", "float32", "float32")(row, column, mask)["value"]).all()
+
+
 def test_infinities_and_maxima_go_by_value() -> None:
     algebra = ExactAlgebra()
     low = algebra.constant(-np.inf, "float32")

@@ -418,6 +418,18 @@ def test_a_box_walks_along_the_last_dimension_and_one_before(places: str, is_box
         assert _box_of(load, load.out.type)[1] == tuple(n for n, each in enumerate(places.split(", ")) if each != "%bx")
 
 
+MASKED = """
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x16xint32>
+%x = tile.load %A[%i, %j] : tensor<16x16xfloat32>
+%seen = arith.cmp %j, %i {predicate = "le"} : tensor<16x16xbool>
+%none = arith.constant {value = 0.0} : float32
+%low = arith.constant {value = -inf} : float32
+%mask = arith.select %seen, %none, %low : tensor<16x16xfloat32>
+%d = tensor.dot %x, %x, %mask : tensor<16x16xfloat32>
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "target", "named"),
     [
@@ -435,3 +447,5 @@ def test_a_box_walks_along_the_last_dimension_and_one_before(places: str, is_box
 def test_what_a_certificate_allows_for(options: dict[str, Any], target: Target, named: set[str]) -> None:
     program = ir_program("", target=target)
     assert SelectEmitter(**options).allowances(program) == named
+    masked = ir_program(MASKED, target=target)
+    assert SelectEmitter(**options).allowances(masked) == named | ({"masking"} if "reciprocal" in named else set())

@@ -44,6 +44,7 @@ ALLOWANCES = {
     "reciprocal": "a division as the product with a reciprocal",
     "rescaling": "powers relative to another maximum, rounded there",
     "recurrence": "factors of a linear recurrence multiplied with each other first, which may overflow",
+    "masking": "what -inf is added to is -inf, infinities and NaN too",
 }
 # Fingerprints do not know that 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, and not rounded.
 CLOSE = 1e-9
@@ -139,7 +140,8 @@ class ExactAlgebra(Algebra):
 
     def _remembering(self, function: Function, *key: Any) -> Function:
         divides = "reciprocal" in self.allowed and "div" in key  # to nothing else this makes a difference
-        key = self.is_field, "rescaling" in self.allowed, divides, self.rounds32, *key
+        masks = "masking" in self.allowed
+        key = self.is_field, "rescaling" in self.allowed, divides, masks, self.rounds32, *key
 
         def apply(*operands: Any) -> Any:
             if max(map(np.size, operands)) < _FEW_ELEMENTS:
@@ -213,6 +215,12 @@ class ExactAlgebra(Algebra):
         remembering = self._remembering(elements, name, dtype)
         return apply
 
+    def _added(self, a: Any, b: Any) -> Any:
+        """The values of sums of two."""
+        if "masking" in self.allowed:
+            return np.where((a == -np.inf) | (b == -np.inf), -np.inf, np.add(a, b))
+        return np.add(a, b)
+
     def _add(self, a: Any, b: Any, *_: Any) -> Any:
         if self.is_field:
             return modular.add(a, b)
@@ -268,7 +276,7 @@ class ExactAlgebra(Algebra):
             "mul": self._multiply,
             "div": self._divide,
         }[name]
-        concrete = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
+        concrete = {"add": self._added, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
         return self._elementwise(name, compute, concrete, dtype)
 
     def compare(self, predicate: str, dtype: str) -> Function:
@@ -458,7 +466,7 @@ class ExactAlgebra(Algebra):
             else:
                 product = modular.dot(_factors(factors[0](x), 1), _factors(factors[1](y), 0))
                 prints = self._accumulated(name, product, None if c is None else c["print"])
-            values = values if c is None else values + c["value"]
+            values = values if c is None else self._added(values, c["value"])
             known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
             prints = np.where(known, prints | _KNOWN, prints)
             if through64:

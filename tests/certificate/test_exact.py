@@ -131,6 +131,16 @@ def test_masks_by_minus_infinity_may_hide_what_they_are_added_to() -> None:
     assert np.isnan(plain.dot("float32", "float32", "float32")(row, column, mask)["value"]).all()
 
 
+def test_what_is_remembered_is_of_these_signs() -> None:
+    """Of large arrays too, whose contents are summed up."""
+    add = ExactAlgebra().binary("add", "float32")
+    x = unknowns(np.random.default_rng(0).normal(size=(64, 256)), "x")
+    for changed in ([0, 1], [0, 2048], [5, 700, 8000, 9000]):
+        other = x.copy()
+        other.reshape(-1)["value"][changed] *= -1
+        assert (add(x, x)["value"] == 2 * x["value"]).all() and (add(other, other)["value"] == 2 * other["value"]).all()
+
+
 def test_infinities_and_maxima_go_by_value() -> None:
     algebra = ExactAlgebra()
     low = algebra.constant(-np.inf, "float32")

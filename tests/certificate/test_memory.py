@@ -220,6 +220,22 @@ def test_blocks_with_tiles_of_their_own_are_proved() -> None:
     assert statuses(races(tiles(T.dynamic("M"), 100, 64))) == {"proved"}
 
 
+def test_what_lies_outside_of_a_view_is_written_by_nobody() -> None:
+    def viewed(columns: int) -> Any:
+        @T.prim_func
+        def program(B: T.Tensor((8, 16, columns), "float32")):
+            with T.Kernel(2, threads=64) as bx:
+                flat = T.Tensor((128, columns), "float32", B.data)
+                tile = T.alloc_shared((64, 64), "float32")
+                T.clear(tile)
+                T.copy(tile, flat[bx * 64, 0])
+
+        return program
+
+    for columns in (32, 48, 64):  # of a tile of 64
+        assert statuses(races(viewed(columns))) == {"proved"}
+
+
 def test_blocks_that_overlap_are_named() -> None:
     @T.prim_func
     def overlapping(A: T.Tensor((256,), "float32"), B: T.Tensor((256,), "float32")):

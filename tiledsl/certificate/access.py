@@ -71,6 +71,7 @@ def rooted(access: Access) -> Access:
         if source.strides is not None or shown.strides is not None:
             raise Unfollowed(f"{view.source.name} has strides and another shape")
         flat, length = flattened(access)
+        access = replace(access, when=access.happens)  # what lies outside of the view is left out
         if source.is_static:
             indices, rest = [], flat
             for size in reversed(source.static_shape[1:]):

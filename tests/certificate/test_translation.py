@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tiledsl
+import tiledsl.language as T
 from tests.certificate.pass_mutants import INPUTS, meanings, unlike
 from tests.support.example_kernels import NAMES, kernels_of
 from tests.support.example_modules import load_example
@@ -67,6 +68,20 @@ def test_attention_in_triton_and_in_gluon() -> None:
     assert not bad(checks)
     (emitter,) = [each for each in checks if each.subject.startswith("select-emitter")]
     assert emitter.detail.startswith("equal but for reciprocal")
+
+
+def test_a_grid_by_a_number_of_the_call() -> None:
+    """Extreme numbers would be millions of blocks: of other inputs they have none to compare."""
+
+    @T.prim_func
+    def counted(n: T.int32, A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(n, threads=64) as bx:
+            for i in T.Parallel(64):
+                if bx == 0:
+                    B[i] = A[i] * 2.0
+
+    checks = check_translation(tiledsl.compile(counted, target="cuda:90"))
+    assert not bad(checks) and {each.status for each in checks} == {"tested"}
 
 
 def test_decoding_by_one_group_of_warps() -> None:

@@ -276,8 +276,10 @@ class ExactAlgebra(Algebra):
             "mul": self._multiply,
             "div": self._divide,
         }[name]
-        concrete = {"add": self._added, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
-        return self._elementwise(name, compute, concrete, dtype)
+        values: dict[str, Function] = {
+            "add": self._added, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
+        }  # fmt: skip
+        return self._elementwise(name, compute, values[name], dtype)
 
     def compare(self, predicate: str, dtype: str) -> Function:
         compare = COMPARE[predicate]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,8 +83,8 @@ def run(
     `arguments` has an array or number for each parameter (not for the symbols); arrays are written in place, and None
     for an array is allocated, if its sizes are known. On-chip memory starts as NaN or garbage, or as zeros with
     `uninitialised="zero"` (promotion may put zeros there). `reverse_grid` runs program instances from the last to the
-    first; `limit` bounds the iterations of one loop; what `tile.print` prints is appended to `printed`. `lanes`: all
-    iterations of a T.Parallel go through its body together, statement by statement.
+    first; `limit` bounds the iterations of one loop, and the blocks; what `tile.print` prints is appended to `printed`.
+    `lanes`: all iterations of a T.Parallel go through its body together, statement by statement.
     """
     assert uninitialised in ("nan", "zero")
     executor = Executor(algebra or Algebra())
@@ -281,6 +282,8 @@ class Executor:
         return execute
 
     def grid(self, sizes: Sequence[Any]) -> list[Point]:
+        if math.prod(map(int, sizes)) > self.limit:
+            raise Unsupported(f"a grid of {' x '.join(map(str, sizes))} blocks, too many to execute")
         points = itertools.product(*(range(int(size)) for size in reversed(sizes)))
         ordered = [tuple(reversed(point)) for point in points]
         return ordered[::-1] if self.reverse_grid else ordered

@@ -11,6 +11,7 @@ from tiledsl.errors import TileError, meant
 from tiledsl.ir.pass_manager import PASSES, Pass
 from tiledsl.launch_options import pass_options
 from tiledsl.logs import note_once
+from tiledsl.passes.advance_loads import AdvanceLoads
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
@@ -81,6 +82,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     LimitWarps,  # of kernels that reduce; what they load has its masks and its final shapes
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
+    AdvanceLoads,  # small ones behind reductions: the loops are those that will run now, and no barrier stands yet
     OrderAccesses,  # barriers between threads: the loops are those that will run now
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
     LegalizeLayouts,  # what Triton lays out badly: the number of threads is known now

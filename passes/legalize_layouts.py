@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from operator import mul
+from types import NoneType
+from typing import TypeGuard
 
 from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.dependence import handed_on, operands_of, reached
@@ -220,8 +222,38 @@ def _tiles(values: Iterable[Value]) -> list[Value]:
 
 def _reshaped_before(value: Value) -> list[tensor.ReshapeOp]:
     """What gives a tile other dimensions on the way to another tile."""
-    makers = [tile.op for tile in reached(_tiles([value]), lambda tile: _tiles(_sources(tile)))]
-    return [op for op in makers if isinstance(op, tensor.ReshapeOp) and not _keeps_dimensions(op)]
+    views = [tile.op for tile in reached(_tiles([value]), lambda tile: _tiles(_sources(tile)))]
+    return [op for op in views if _is_reshape(op) and not _joins_again(op)]
+
+
+def _is_reshape(op: Operation | None) -> TypeGuard[tensor.ReshapeOp]:
+    return isinstance(op, tensor.ReshapeOp) and not _keeps_dimensions(op)
+
+
+def _joins_again(op: tensor.ReshapeOp) -> bool:
+    """Whether the parts of a dimension become one again, computed element by element in between: no lane moves."""
+    tiles = list(reached(_tiles([op.source]), lambda tile: [] if _is_reshape(tile.op) else _tiles(_sources(tile))))
+    views = [tile.op for tile in tiles if _is_reshape(tile.op)]
+    between = (tile.op for tile in tiles if not _is_reshape(tile.op))
+    return (
+        bool(views)
+        and all(isinstance(each, (*_IN_PLACE, NoneType)) for each in between)
+        and all(
+            _splits(each) and _is_part(each.source.shape, op.out.shape) and _is_part(each.out.shape, op.source.shape)
+            for each in views
+        )
+    )
+
+
+# What leaves lanes where they are, or is the same wherever it is computed; a reduction does that behind a broadcast.
+_IN_PLACE = (
+    arith.Elementwise, arith.ConstantOp, tensor.IotaOp, tensor.BroadcastOp, tensor.ReduceOp, tensor.ReshapeOp,
+)  # fmt: skip
+
+
+def _is_part(shape: Shape, whole: Shape) -> bool:
+    """Whether a tile of this shape can be broadcast to another one."""
+    return len(shape) == len(whole) and all(a in (1, b) for a, b in zip(shape, whole, strict=True))
 
 
 def _meets_larger(value: Value) -> bool:

@@ -76,9 +76,9 @@ def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
         shape, target_axes, source_axes = _with_ones(target, shape, target_axes, source_axes)
     elif target.scope == "global" and _is_whole(source, op.source_offsets, shape, source_axes):
         shape, source_axes, target_axes = _with_ones(source, shape, source_axes, target_axes)
-    value = _read_tile(builder, op.source, op.source_offsets, shape, source_axes, op.safe_value)
+    value = _read_tile(builder, op.source, op.source_offsets, shape, source_axes, op.safe_value, op.eviction)
     value = converted(builder, value, op.target.dtype)
-    _write_tile(builder, value, op.target, op.target_offsets, shape, target_axes)
+    _write_tile(builder, value, op.target, op.target_offsets, shape, target_axes, op.eviction)
 
 
 def _with_ones(type: BufferType, shape: Shape, axes: Axes, others: Axes) -> tuple[Shape, Axes, Axes]:
@@ -184,8 +184,9 @@ def _write(builder: _TileBuilder, value: Value, buffer: Value) -> None:
 
 
 def _read_tile(
-    builder: _TileBuilder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float = 0.0
-) -> Value:
+    builder: _TileBuilder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float = 0.0,
+    eviction: str = "",
+) -> Value:  # fmt: skip
     """The tile at `offsets`, in `shape`."""
     type = tile.buffer_type(buffer)
     if _is_whole(type, offsets, shape, axes):
@@ -197,13 +198,15 @@ def _read_tile(
     other = None
     if safe and type.scope == "global":
         other = builder.constant(arith.as_constant(safe, type.dtype), with_shape((), type.dtype))
-    value = builder.insert(tile.LoadOp(buffer, indices, None, other, names=[buffer.name])).result
+    hint = eviction if type.scope == "global" else ""
+    value = builder.insert(tile.LoadOp(buffer, indices, None, other, eviction=hint, names=[buffer.name])).result
     return reshaped(builder, value, shape)
 
 
 def _write_tile(
-    builder: _TileBuilder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes
-) -> None:
+    builder: _TileBuilder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes,
+    eviction: str = "",
+) -> None:  # fmt: skip
     """Put a value of `shape` at `offsets`."""
     type = tile.buffer_type(buffer)
     if _is_whole(type, offsets, shape, axes):
@@ -214,7 +217,7 @@ def _write_tile(
     indices = _indices(builder, type, offsets, shape, axes)
     if not any(index.shape for index in indices):
         value = reshaped(builder, value, ())
-    builder.insert(tile.StoreOp(value, buffer, indices))
+    builder.insert(tile.StoreOp(value, buffer, indices, eviction=eviction if type.scope == "global" else ""))
 
 
 def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> bool:

@@ -84,7 +84,7 @@ def _operands_of_products(region: Region) -> list[tile.LoadOp]:
 
 
 def _move(load: tile.LoadOp, branch: scf.IfOp, taken: bool) -> None:
-    moving = _sources(load)
+    moving = sources_of(load)
     if moving is None:
         return
     at = Builder.at(branch)
@@ -99,24 +99,26 @@ def _move(load: tile.LoadOp, branch: scf.IfOp, taken: bool) -> None:
             op.set_field("mask", [mask])
 
 
-def _sources(load: tile.LoadOp) -> list[Operation] | None:
-    """The load and what it needs from its region, in order; None if some of it must not run elsewhere."""
+def sources_of(load: tile.LoadOp, first: Operation | None = None) -> list[Operation] | None:
+    """The load and what it needs from its region, in order; None if some of it must not run elsewhere. `first`: only
+    what does not stand in front of this operation."""
     region = load.parent
     assert region is not None
     sources: set[Operation] = set()
     pending: list[Operation] = [load]
     while pending:
         op = pending.pop()
-        if op.parent is not region or op in sources:
+        if op.parent is not region or op in sources or first is not None and op.order < first.order:
             continue
-        if not _is_movable(op):
+        if not is_movable(op):
             return None
         sources.add(op)
         pending += [value.op for value in op.operands if value.op is not None]
     return sorted(sources, key=lambda op: op.order)
 
 
-def _is_movable(op: Operation) -> bool:
+def is_movable(op: Operation) -> bool:
+    """Whether an operation may run where its operands are known, be its results needed there or not."""
     if isinstance(op, tile.LoadOp):
         return tile.buffer_type(op.buffer).scope == "global"
     if isinstance(op, _DIVISIONS):

@@ -160,7 +160,7 @@ class _Selection:
                 raise NoBlock(f"{self.target} has no tensor memory accelerator")
             if root_buffer(op.buffer) in self.both:
                 raise NoBlock("the kernel both reads and writes it, and the two ways are not ordered")
-            if op.cache or op.eviction:
+            if op.cache:
                 raise NoBlock("it has a cache hint")
             if isinstance(op, tile.LoadOp) and is_read_both_ways(op):
                 raise NoBlock("large products read it, and something else does, too")

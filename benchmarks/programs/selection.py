@@ -1,9 +1,24 @@
-"""A scan of a whole array in one pass, and the k largest of long rows."""
+"""Rows in order, a scan of a whole array in one pass, and the k largest of long rows."""
 
 from __future__ import annotations
 
 import tiledsl
 import tiledsl.language as T
+
+
+@tiledsl.jit(out_idx=[-1])
+def sorted_rows(M, N, block_M=1, threads=64, dtype="int32"):
+    """Y[M, N] = the rows of X[M, N], ascending."""
+
+    @T.prim_func
+    def sorted_rows(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
+        with T.Kernel(T.ceildiv(M, block_M), threads=threads) as block:
+            x = T.alloc_fragment((block_M, N), dtype)
+            T.copy(X[block * block_M, 0], x)
+            T.sort(x, dim=1)
+            T.copy(x, Y[block * block_M, 0])
+
+    return sorted_rows
 
 
 @tiledsl.jit(out_idx=[-1])

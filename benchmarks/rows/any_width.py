@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.handwritten import tuned_wide
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled, copy_ceiling
-from benchmarks.programs import example, gradients, shared_rows
+from benchmarks.programs import example, gradients, held_rows, shared_rows
 from benchmarks.row import Candidate, Row
 
 WIDTHS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -46,8 +46,10 @@ def piece_space(N: int) -> list[dict[str, Any]]:
     width = 1 << (N - 1).bit_length()
     return [
         {"block_M": max(1, size // width), "block_N": min(width, size), "threads": threads}
-        for size, threads in ((4096, 128), (2048, 128), (8192, 256), (4096, 256), (8192, 512), (16384, 512))
-    ]
+        for size, threads in (
+            (4096, 128), (2048, 128), (8192, 256), (4096, 256), (8192, 512), (16384, 512), (1024, 32), (2048, 32),
+        )
+    ]  # fmt: skip
 
 
 def prefetched_space(N: int) -> list[dict[str, Any]]:
@@ -65,9 +67,16 @@ SHARED_SPACE = _space(
     (8192, 16, 256), (8192, 32, 256), (16384, 8, 512), (16384, 16, 512), (4096, 16, 128), (8192, 4, 512),
     (16384, 2, 1024), names=("block_N", "delay", "threads"),
 )  # fmt: skip
-SHARED_NORM_SPACE = _space(
-    (4, 2048, 2, 256), (4, 2048, 4, 256), (4, 1024, 4, 128), (8, 1024, 1, 256), (8, 1024, 2, 256), (8, 2048, 1, 512),
-    (16, 512, 1, 256), names=("block_M", "block_N", "delay", "threads"),
+_HELD = ("block_N", "blocks", "threads", "num_stages")
+HELD_SPACE = [
+    {"block_N": 8192, "blocks": 396, "threads": 256, "num_stages": 3, "maxnreg": 80},
+    *_space(
+        (8192, 256, 512, 3), (8192, 396, 256, 3), (4096, 528, 256, 3), (8192, 264, 256, 3), (16384, 132, 512, 2),
+        (16384, 132, 1024, 3), names=_HELD,
+    ),
+]  # fmt: skip
+HELD_NORM_SPACE = _space(
+    (8192, 132, 1024, 2), (4096, 264, 256, 3), (8192, 132, 512, 3), (4096, 264, 512, 3), names=_HELD
 )  # fmt: skip
 
 
@@ -111,7 +120,7 @@ def _normal(shape: tuple[int, ...], device: str, scale: float = 1.0) -> Any:
 
 def _ours(
     whole: Any, shared: Any, M: int, N: int, configs: list[dict[str, Any]], *,
-    common: list[dict[str, Any]] = SHARED_SPACE, **more: Any,
+    common: list[dict[str, Any]] = HELD_SPACE, **more: Any,
 ) -> Candidate:  # fmt: skip
     """Whole rows where they fit, rows that several blocks share where they do not."""
     sizes = {"M": M, "N": N, **more}
@@ -127,7 +136,10 @@ def softmax_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device, 3)],
         lambda x: [torch.softmax(x.float(), 1)],
         (
-            _ours(example("softmax").softmax, shared_rows.softmax, M, N, whole_space(N), dtype="bfloat16"),
+            _ours(
+                example("softmax").softmax, shared_rows.softmax, M, N, whole_space(N),
+                common=SHARED_SPACE, dtype="bfloat16",
+            ),
             compiled(lambda x: torch.softmax(x, 1)),
             tuned_wide.softmax_by_hand(N),
         ),
@@ -147,7 +159,7 @@ def softmax_backward_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [torch.softmax(_normal((M, N), device, 3), 1), _normal((M, N), device)],
         lambda y, dy: [gradient(y, dy)],
         (
-            _ours(gradients.softmax_gradient, shared_rows.softmax_gradient, M, N, whole_space(N)),
+            _ours(gradients.softmax_gradient, held_rows.softmax_gradient, M, N, whole_space(N)),
             compiled(lambda y, dy: gradient(y, dy).to(y.dtype)),
             tuned_wide.softmax_gradient_by_hand(N),
         ),
@@ -162,7 +174,7 @@ def rms_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device)],
         lambda x, w: [F.rms_norm(x.float(), (N,), w.float(), 1e-6)],
         (
-            _ours(example("rms_norm").rms_norm, shared_rows.rms_norm, M, N, whole_space(N)),
+            _ours(example("rms_norm").rms_norm, held_rows.rms_norm, M, N, whole_space(N)),
             compiled(lambda x, w: F.rms_norm(x, (N,), w, 1e-6)),
             tuned_wide.rms_norm_by_hand(N, 1e-6),
         ),
@@ -177,7 +189,9 @@ def layer_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device), _normal((N,), device)],
         lambda x, w, b: [F.layer_norm(x.float(), (N,), w.float(), b.float(), _EPS)],
         (
-            _ours(example("layer_norm").layer_norm, shared_rows.layer_norm, M, N, whole_space(N)),
+            _ours(
+                example("layer_norm").layer_norm, shared_rows.layer_norm, M, N, whole_space(N), common=SHARED_SPACE,
+            ),
             compiled(lambda x, w, b: F.layer_norm(x, (N,), w, b, _EPS)),
             tuned_wide.layer_norm_by_hand(N, _EPS),
         ),
@@ -207,7 +221,7 @@ def _norm_backward(family: str, programs: Callable[[Any], Any], centred: bool, M
         lambda *given: list(gradient(*given)),
         (
             _ours(
-                programs(gradients), programs(shared_rows), M, N, norm_space(N), common=SHARED_NORM_SPACE,
+                programs(gradients), programs(held_rows), M, N, norm_space(N), common=HELD_NORM_SPACE,
             ),
             compiled(lambda *given: tuple(each.to(_BF16) for each in gradient(*given))),
             tuned_wide.norm_gradient_by_hand(N, centred),

@@ -9,10 +9,12 @@ import torch
 
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import copy_ceiling, eager
-from benchmarks.programs import example, selection
+from benchmarks.programs import selection
 from benchmarks.row import Candidate, Row
 
-SORT_SPACE = [{"bits": bits, "threads": threads} for bits in (8, 4) for threads in (128, 256)]
+SORT_SPACE = [
+    {"block_M": rows, "threads": threads} for rows, threads in ((1, 32), (2, 32), (1, 64), (2, 64), (1, 128), (2, 128))
+]
 SCAN_SPACE = [
     {"block_N": tile, "parts": parts, "ahead": ahead, "threads": threads}
     for tile, parts, ahead, threads in (
@@ -51,7 +53,7 @@ def sort_row(M: int, N: int, quick: bool = False) -> Row:
         lambda x: [x.sort(dim=1).values],
         (((M, N), torch.int32),),
         (
-            tiledsl_candidate(example("radix_sort").radix_sort, {"M": M, "N": N}, SORT_SPACE),
+            tiledsl_candidate(selection.sorted_rows, {"M": M, "N": N}, SORT_SPACE),
             eager("torch.sort", lambda x: x.sort(dim=1).values),
         ),
         8 * M * N, quick,

@@ -18,7 +18,7 @@ from benchmarks.execute import run_row
 from benchmarks.handwritten import tuned_attention, tuned_gemm
 from benchmarks.handwritten.variants import by_hand
 from benchmarks.ours import tiledsl_candidate
-from benchmarks.programs import selection, shared_rows
+from benchmarks.programs import held_rows, selection, shared_rows
 from benchmarks.programs.gemm import matmul
 from benchmarks.row import Context, Row
 from benchmarks.rows import any_width, attention, backward, elementwise, float8, gemm, grouped, moves, sorting
@@ -60,6 +60,13 @@ def shared(make: Callable[[int, int], Row], program: Any, **config: int) -> Row:
     return only(row, "shared by blocks", tiledsl_candidate(program, {"M": 5, "N": 200}, [{"block_N": 64, **config}]))
 
 
+def held(make: Callable[[int, int], Row], program: Any) -> Row:
+    """Rows that several blocks hold: one each here, for blocks that wait for each other are interpreted in turn."""
+    row = make(5, 200)
+    config = {"block_N": 256, "blocks": 2}
+    return only(row, "held by blocks", tiledsl_candidate(program, {"M": 5, "N": 200}, [config]))
+
+
 def rows() -> list[Row]:
     product = gemm.gemm_row(20, 104, 160, "fp16")
     sizes = {"M": 20, "N": 104, "K": 160, "dtype": "float16"}
@@ -88,11 +95,11 @@ def rows() -> list[Row]:
         elementwise.elementwise_row(37, 1124),
         *(make(13, 200) for make in any_width.MAKERS),
         shared(any_width.softmax_row, shared_rows.softmax, delay=2),
-        shared(any_width.softmax_backward_row, shared_rows.softmax_gradient, delay=2),
-        shared(any_width.rms_norm_row, shared_rows.rms_norm, delay=2),
+        held(any_width.softmax_backward_row, held_rows.softmax_gradient),
+        held(any_width.rms_norm_row, held_rows.rms_norm),
         shared(any_width.layer_norm_row, shared_rows.layer_norm, delay=2),
-        shared(any_width.rms_norm_backward_row, shared_rows.rms_norm_gradient, block_M=2),
-        shared(any_width.layer_norm_backward_row, shared_rows.layer_norm_gradient, block_M=2),
+        held(any_width.rms_norm_backward_row, held_rows.rms_norm_gradient),
+        held(any_width.layer_norm_backward_row, held_rows.layer_norm_gradient),
         by_others(moves.quantise_row(11, 200)),
         by_others(moves.quantise_row(6, 256, 128)),
         moves.rope_row(2, 10, 4, 16),

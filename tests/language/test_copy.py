@@ -300,3 +300,29 @@ def test_a_slice_of_dynamic_extent_gives_what_the_tile_has(run: Any, block: int)
     lengths = torch.full_like(ends, 7)
     run(main, ends, lengths, out_idx=())
     assert lengths.tolist() == [-1, 3, 1, 5, 2][: block + 1]
+
+
+def hinted(policy: Any, mode: str = "pointer") -> str:
+    @T.prim_func
+    def main(A: T.Tensor((128, 64), "float16"), B: T.Tensor((128, 64), "float16")):
+        with T.Kernel(2, threads=128) as block:
+            a = T.alloc_shared((64, 64), "float16")
+            T.copy(A[block * 64, 0], a, eviction_policy=policy)
+            T.copy(a, B[block * 64, 0], eviction_policy="evict_last")
+
+    return tiledsl.compile(main, target="cuda:90", pass_configs={"select-access.mode": mode}).source
+
+
+def test_eviction_policies_are_those_of_loads_and_stores_through_pointers() -> None:
+    source = hinted("evict_first")
+    assert source.count('eviction_policy="evict_first")') == source.count('eviction_policy="evict_last")') == 1
+    for policy in (None, "evict_normal"):
+        assert hinted(policy).count("eviction_policy") == 1
+    blocks = hinted("evict_first", "tma")
+    assert "eviction_policy" not in blocks and "tl.load(" not in blocks
+
+
+def test_an_unknown_eviction_policy_is_refused() -> None:
+    with pytest.raises(tiledsl.TileError, match=r"T\.copy: no eviction policy 'first'") as error:
+        hinted("first")
+    assert "there are evict_normal, evict_first, evict_last" in str(error.value)

@@ -101,6 +101,31 @@ def test_dimensions_of_one_element_come_and_go_without_another_layout() -> None:
     assert _reshaped_before(named["other"]) == [named["other"].op]
 
 
+def test_parts_that_become_one_dimension_again_have_not_moved() -> None:
+    body = """
+    %x = arith.constant {value = 0.5} : tensor<4x4xfloat32>
+    %i = tensor.iota {axis = 1} : tensor<1x4xfloat32>
+    %k = tensor.iota {axis = 0} : tensor<4x1x1xint32>
+    %l = tensor.iota {axis = 1} : tensor<1x2x1xint32>
+    %m = tensor.iota {axis = 2} : tensor<1x1x2xint32>
+    %parts = tensor.reshape %x : tensor<4x2x2xfloat32>
+    %numbers = tensor.reshape %i : tensor<1x2x2xfloat32>
+    %sums = arith.add %parts, %numbers : tensor<4x2x2xfloat32>
+    %joined = tensor.reshape %sums : tensor<4x4xfloat32>
+    %turned = tensor.transpose %sums {permutation = (0, 2, 1)} : tensor<4x2x2xfloat32>
+    %moved = tensor.reshape %turned : tensor<4x4xfloat32>
+    %rows = tensor.reshape %sums : tensor<8x2xfloat32>
+    %own = tile.load %A[%k, %l, %m] {guarded = true} : tensor<4x2x2xfloat32>
+    %both = arith.add %sums, %own : tensor<4x2x2xfloat32>
+    %loaded = tensor.reshape %both : tensor<4x4xfloat32>"""
+    made = kernel_of(program(body, parameters="A: 4*2*2*float32"))
+    named = {value.name: value for op in made.walk() for value in op.results}
+    splits = {named["parts"].op, named["numbers"].op}
+    assert set(_reshaped_before(named["joined"])) == splits
+    for name in ("moved", "rows", "loaded"):
+        assert set(_reshaped_before(named[name])) == {*splits, named[name].op}
+
+
 @pytest.mark.parametrize("name", ["reduce_reshaped", "reduce_part"])
 def test_reductions_behind_a_reshape_are_relaid(name: str) -> None:
     ops = lowered(PROGRAMS[name].program)

@@ -108,6 +108,32 @@ def test_sort(shape: tuple[int, ...], axis: int, descending: bool) -> None:
         np.testing.assert_array_equal(result[0], np.take_along_axis(x, order, axis))
 
 
+@pytest.mark.parametrize(("dtype", "fewest"), [("int8", -128), ("uint32", 0), ("int64", -(2**62))])
+def test_a_sort_of_integers_exchanges_halves_of_reshaped_tiles(dtype: str, fewest: int) -> None:
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<2x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+    %x = tile.load %A[%i, %j] {{guarded = true}} : tensor<2x8x{dtype}>
+    %y, %o = tensor.sort %x {{axis = 1}} : tensor<2x8x{dtype}>, tensor<2x8xint32>
+    tile.store %y, %A[%i, %j] {{guarded = true}}"""
+    parameters = f"A: 2*8*{dtype}"
+    filecheck(
+        after([LowerExchanges()], body, parameters=parameters),
+        f"""
+        CHECK: scf.for
+        CHECK: scf.if
+        CHECK: %[[HALVES:.*]] = tensor.reshape %{{{{.*}}}} : tensor<2x4x2x1x{dtype}>
+        CHECK: %[[BOTH:.*]] = tensor.reduce %[[HALVES]] {{kind = "xor", axis = 2}} : tensor<2x4x1x{dtype}>
+        CHECK: tensor.reshape %{{{{.*}}}} : tensor<2x8x{dtype}>
+        CHECK: tensor.reshape %{{{{.*}}}} : tensor<2x2x2x2x{dtype}>
+        CHECK: tensor.reshape %{{{{.*}}}} : tensor<2x1x2x4x{dtype}>
+        CHECK-NOT: tensor.gather
+        """,
+    )
+    x = np.random.default_rng(0).integers(fewest, 100, (2, 8)).astype(dtype)
+    assert np.array_equal(_results(body, parameters, [x], LowerExchanges())[0], np.sort(x, 1))
+
+
 def test_a_count_is_a_histogram() -> None:
     body, parameters = _scatter("add", 256, 1024, "int32", "2")
     found = after([LowerExchanges()], body[: body.index("%low")], parameters=parameters)

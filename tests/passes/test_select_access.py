@@ -68,6 +68,11 @@ def test_tiles_become_blocks_at_scalar_starts() -> None:
     assert kernel(lowered).remarks == ()
 
 
+def test_blocks_have_no_eviction_policy() -> None:
+    hinted = LOAD.replace("true}", 'true, eviction = "evict_first"}') + STORE
+    assert body_lines(program(hinted)) == body_lines(program(LOAD + STORE))
+
+
 def test_masks_that_are_the_bounds_of_the_buffer_are_dropped() -> None:
     body = """
     %100 = arith.constant {value = 100} : int32
@@ -190,7 +195,6 @@ NARROW = """
         (WIDE_INDEX, "100*64*float16, global", "an index is int64"),
         (NARROW, "100*64*float16, global", "its blocks are 2 elements wide, less than 16 bytes"),
         (COLUMN, "100*64*64*float16, global", "its blocks are 1 elements wide, less than 16 bytes"),
-        (LOAD.replace("true}", 'true, eviction = "evict_first"}'), "100*64*float16, global", "it has a cache hint"),
         (LOAD.replace("true}", 'true, cache = ".cg"}'), "100*64*float16, global", "it has a cache hint"),
     ],
 )

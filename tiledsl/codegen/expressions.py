@@ -385,19 +385,20 @@ def _is_made_wide(number: bool | int | float, dtype: str) -> bool:
 
 
 def _inserted(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | None:
-    """The subscript that turns one shape into the other by inserting dimensions of 1, or None."""
-    places: list[str] = []
-    remaining = list(source)
-    for position, size in enumerate(shape):
-        missing = len(shape) - position - len(remaining)
-        if remaining and remaining[0] == size and not (size == 1 and missing > 0):
-            places.append(":")
-            remaining.pop(0)
-        elif size == 1 and missing > 0:
-            places.append("None")
-        else:
-            return None
-    return places if not remaining and len(shape) > len(source) else None
+    """The subscript that turns one shape into the other by inserting dimensions of 1, as early as can be, or None."""
+    return _subscript(source, shape) if len(shape) > len(source) else None
+
+
+def _subscript(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | None:
+    if len(source) > len(shape):
+        return None
+    if not shape:
+        return []
+    if shape[0] == 1 and len(shape) > len(source) and (rest := _subscript(source, shape[1:])) is not None:
+        return ["None", *rest]
+    if source and source[0] == shape[0] and (rest := _subscript(source[1:], shape[1:])) is not None:
+        return [":", *rest]
+    return None
 
 
 _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {

@@ -189,7 +189,8 @@ class CopyOp(Operation):
 
     Tile dimension i walks along dimension source_axes[i] of the source from source_offsets, and likewise in the target;
     the other dimensions stay at their offset. Offsets are one for each dimension, or none for all 0. In global buffers,
-    what lies outside reads `safe_value` and is not written; on-chip buffers are not checked.
+    what lies outside reads `safe_value` and is not written; on-chip buffers are not checked. `eviction`: of accesses to
+    global memory through pointers.
 
     Example: `tile.copy %A[%m, %k], %A_shared {shape = (128, 64), source_axes = (0, 1), target_axes = (0, 1)}`
     """
@@ -204,6 +205,7 @@ class CopyOp(Operation):
     source_axes = attr(tuple)
     target_axes = attr(tuple)
     safe_value = attr(float, 0.0)
+    eviction = attr(str, "", EVICTION_HINTS)
 
     def verify(self) -> None:
         _check_extents(self.shape)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiledsl.dialects import scf, tile
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, brief
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType
 from tiledsl.language.buffer import Buffer, Reference, Var
@@ -34,6 +34,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_EVICTIONS = {"evict_normal": "", "evict_first": "evict_first", "evict_last": "evict_last"}
+
+
 def copy(
     src: Any,
     dst: Any,
@@ -49,9 +52,11 @@ def copy(
 
     Two whole buffers have equal shapes. Slices are matched by their extents other than 1, in order; a place takes its
     extents from the other side, aligned at the right. The tile is as large as the side that is nearest to the registers
-    says. Outside of a global buffer, reads give 0 (or T.annotate_safe_value's number) and writes are dropped. All
-    keywords except eviction_policy are hints for other compilers and have no effect. Raises TileError where shapes do
-    not match, where a dimension of one side has no counterpart, and for a variable (T.alloc_var) against a tile.
+    says. Outside of a global buffer, reads give 0 (or T.annotate_safe_value's number) and writes are dropped.
+    eviction_policy, "evict_first", "evict_last" or "evict_normal", is how long the cache keeps what goes through
+    pointers; TMA copies have none. The other keywords are hints for other compilers and have no effect. Raises
+    TileError for another policy, where shapes do not match, where a dimension of one side has no counterpart, and for a
+    variable (T.alloc_var) against a tile.
 
     Example:
         # A = arange(32.0).reshape(4, 8)
@@ -60,6 +65,10 @@ def copy(
         T.copy(tile, B[:, 0:4])
         # B = A[:, 4:]
     """
+    if eviction_policy not in (None, *_EVICTIONS):
+        raise TileError(
+            f"T.copy: no eviction policy {brief(eviction_policy)}", notes=[f"there are {', '.join(_EVICTIONS)}"]
+        )
     if is_float4(src) or is_float4(dst):
         copy_float4(src, dst, copy)
         return
@@ -85,7 +94,7 @@ def copy(
     ctx.builder.insert(
         tile.CopyOp(
             a.value, a_offsets, b.value, b_offsets, shape=shape, source_axes=source_axes, target_axes=target_axes,
-            safe_value=ctx.safe_value(a),
+            safe_value=ctx.safe_value(a), eviction=_EVICTIONS[eviction_policy or "evict_normal"],
         )
     )  # fmt: skip
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from tiledsl.certificate.algebra import BINARY, Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Env, Executor, Pointer, Step, meaning, value_meaning
-from tiledsl.ir.core import Operation
-from tiledsl.ir.types import ELEMENTS
+from tiledsl.dialects.tile import buffer_type
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.types import ELEMENTS, BufferType
 
 # arith
 
@@ -108,10 +109,26 @@ def _if(op: Operation, executor: Executor) -> Step:
     return step
 
 
+_LONG = 100  # iterations after which it is asked whether anything changes
+
+
+def _state(op: Operation) -> list[Value] | None:
+    """The buffers from outside that a loop writes, if they are the block's own; None if it writes what others read."""
+    inside = [inner for inner in op.walk() if inner is not op]
+    writes = [each for each in inside if Effect.WRITE in each.effects and each.attributes.get("kind") != "load"]
+    buffers = [[value for value in each.operands if isinstance(value.type, BufferType)] for each in writes]
+    written = dict.fromkeys(value for each in buffers for value in each)
+    made = {value for each in inside for value in each.results}
+    if not all(buffers) or any(buffer_type(value).scope == "global" or value in made for value in written):
+        return None
+    return list(written)
+
+
 @meaning("scf.while")
 def _while(op: Operation, executor: Executor) -> Step:
     before, after = map(executor.block, op.regions)
     before_args, after_args = op.regions[0].args, op.regions[1].args
+    state = _state(op)
 
     def in_lanes(env: Env) -> None:
         values, outside = [env[value] for value in op.operands], executor.lanes
@@ -135,8 +152,8 @@ def _while(op: Operation, executor: Executor) -> Step:
         if executor.lanes is not None:
             in_lanes(env)
             return
-        values = [env[value] for value in op.operands]
-        for _ in range(executor.limit):
+        values, seen = [env[value] for value in op.operands], None
+        for number in range(executor.limit):
             env.update(zip(before_args, values, strict=True))
             go_on, *handed = before(env)
             if not go_on:
@@ -144,6 +161,11 @@ def _while(op: Operation, executor: Executor) -> Step:
                 return
             env.update(zip(after_args, handed, strict=True))
             values = after(env)
+            if state is not None and number in (_LONG, _LONG + 1):
+                found = [np.copy(each) for each in (*values, *(env[buffer] for buffer in state))]
+                if seen is not None and all(map(np.array_equal, seen, found)):
+                    raise ExecutorError("a while loop waits for what no program before does")
+                seen = found
         raise ExecutorError(f"a while loop still runs after {executor.limit} iterations")
 
     return step

@@ -1,0 +1,288 @@
+"""Softmax's gradient, RMS norm and norms' gradients of rows that several blocks hold on the chip: read once.
+
+`blocks` blocks, as many as run at once, walk over rows, each with a piece of them. In each turn a block reduces the
+piece that it loaded and hands its part in as one word of a workspace, the number and a mark that it is there; then it
+waits for the words of the row whose piece it holds since the turn before, and finishes that. So the other blocks of a
+row have a turn's time, and what is loaded next (num_stages) is on its way meanwhile. A block waits only for those of
+its row, which follow each other: blocks start in the order of their index, so that these run, or start next.
+"""
+
+from __future__ import annotations
+
+import tiledsl
+import tiledsl.language as T
+from benchmarks.programs.gradients import column_sums
+from benchmarks.programs.shared_rows import clear_counts
+
+
+def whole_groups(blocks, parts):
+    """As many blocks, but for those that would be too few for a row."""
+    return max(parts, blocks // parts * parts)
+
+
+@T.macro
+def hand_in(words, place, high, low=1.0):
+    """Write two numbers as one word. The bits of the second one are not all 0: a word of 0 is not there yet."""
+    lower = T.cast(T.reinterpret(T.cast(low, "float32"), "uint32"), "uint64")
+    upper = T.cast(T.reinterpret(high, "uint32"), "uint64") << T.cast(32, "uint64")
+    T.atomic_store(words[place], upper | lower, memory_order="relaxed")
+
+
+@T.macro
+def wait_for(words, first, parts, high, low):
+    """The numbers of all parts of a row, once they are there."""
+    found = T.alloc_fragment((parts,), "uint64")
+    empty = T.alloc_fragment((parts,), "int32")
+    missing = T.alloc_var("int32", 1)
+    T.clear(found)
+    while missing > 0:
+        for p in T.Parallel(parts):
+            found[p] = T.atomic_load(words[first + p], memory_order="relaxed")
+        for p in T.Parallel(parts):
+            empty[p] = T.if_then_else(found[p] == 0, 1, 0)
+        T.reduce_max(empty, missing, dim=0)
+    for p in T.Parallel(parts):
+        low[p] = T.reinterpret(T.cast(found[p] & 0xFFFFFFFF, "uint32"), "float32")
+        high[p] = T.reinterpret(T.cast(found[p] >> 32, "uint32"), "float32")
+
+
+@tiledsl.jit(out_idx=[-1])
+def softmax_gradient(M, N, block_N=8192, blocks=528, num_stages=3, threads=256, dtype="bfloat16"):
+    """With Y = softmax(X): dX = Y * (dY - sum(Y * dY))."""
+    parts = -(-N // block_N)
+    blocks = whole_groups(blocks, parts)
+    turns = -(-M * parts // blocks)
+
+    @T.prim_func
+    def softmax_gradient(Y: T.Tensor((M, N), dtype), dY: T.Tensor((M, N), dtype), dX: T.Tensor((M, N), dtype)):
+        words = T.alloc_global((turns * blocks,), "uint64")
+        clear_counts(words, turns * blocks)
+        with T.Kernel(blocks, threads=threads) as block:
+            y = T.alloc_fragment((block_N,), dtype)
+            dy = T.alloc_fragment((block_N,), dtype)
+            held_y = T.alloc_fragment((block_N,), dtype)
+            held_dy = T.alloc_fragment((block_N,), dtype)
+            x = T.alloc_fragment((block_N,), "float32")
+            total = T.alloc_var("float32")
+            marks = T.alloc_fragment((parts,), "float32")
+            shares = T.alloc_fragment((parts,), "float32")
+
+            T.clear(held_y)
+            T.clear(held_dy)
+            for turn in T.Pipelined(turns + 1, num_stages=num_stages):
+                task = turn * blocks + block
+                T.copy(Y[task // parts, task % parts * block_N], y)
+                T.copy(dY[task // parts, task % parts * block_N], dy)
+                for j in T.Parallel(block_N):
+                    x[j] = T.cast(y[j], "float32") * T.cast(dy[j], "float32")
+                T.reduce_sum(x, total, dim=0)
+                if turn < turns:
+                    hand_in(words, task, total)
+                if turn > 0:
+                    last = task - blocks
+                    row = T.min(last // parts, M - 1)
+                    wait_for(words, row * parts, parts, shares, marks)
+                    T.reduce_sum(shares, total, dim=0)
+                    for j in T.Parallel(block_N):
+                        x[j] = T.cast(held_y[j], "float32") * (T.cast(held_dy[j], "float32") - total)
+                    T.copy(x, dX[last // parts, last % parts * block_N])
+                T.copy(y, held_y)
+                T.copy(dy, held_dy)
+
+    return softmax_gradient
+
+
+@tiledsl.jit(out_idx=[-1])
+def rms_norm(M, N, block_N=8192, blocks=528, num_stages=3, eps=1e-6, threads=256, dtype="bfloat16"):
+    """Y[M, N] = X / sqrt(mean(X^2) + eps) * weight[N]."""
+    parts = -(-N // block_N)
+    blocks = whole_groups(blocks, parts)
+    turns = -(-M * parts // blocks)
+
+    @T.prim_func
+    def rms_norm(X: T.Tensor((M, N), dtype), weight: T.Tensor((N,), dtype), Y: T.Tensor((M, N), dtype)):
+        words = T.alloc_global((turns * blocks,), "uint64")
+        clear_counts(words, turns * blocks)
+        with T.Kernel(blocks, threads=threads) as block:
+            new = T.alloc_fragment((block_N,), dtype)
+            held = T.alloc_fragment((block_N,), dtype)
+            w = T.alloc_fragment((block_N,), dtype)
+            x = T.alloc_fragment((block_N,), "float32")
+            total = T.alloc_var("float32")
+            marks = T.alloc_fragment((parts,), "float32")
+            shares = T.alloc_fragment((parts,), "float32")
+
+            T.clear(held)
+            T.copy(weight[block % parts * block_N], w)
+            for turn in T.Pipelined(turns + 1, num_stages=num_stages):
+                task = turn * blocks + block
+                T.copy(X[task // parts, task % parts * block_N], new)
+                T.copy(new, x)
+                for j in T.Parallel(block_N):
+                    x[j] *= x[j]
+                T.reduce_sum(x, total, dim=0)
+                if turn < turns:
+                    hand_in(words, task, total)
+                if turn > 0:
+                    last = task - blocks
+                    row = T.min(last // parts, M - 1)
+                    wait_for(words, row * parts, parts, shares, marks)
+                    T.reduce_sum(shares, total, dim=0)
+                    scale = T.rsqrt(total / N + eps)
+                    for j in T.Parallel(block_N):
+                        x[j] = T.cast(held[j], "float32") * scale * T.cast(w[j], "float32")
+                    T.copy(x, Y[last // parts, last % parts * block_N])
+                T.copy(new, held)
+
+    return rms_norm
+
+
+@tiledsl.jit(out_idx=[4, 5])
+def rms_norm_gradient(M, N, block_N=4096, blocks=256, num_stages=3, sum_N=64, threads=256, dtype="bfloat16"):
+    """With Y = X * r * weight and r = 1 / sqrt(mean(X^2) + eps): dX = r * (h - X * r^2 * mean(h * X)), h = dY * weight;
+    dweight = sums of dY * X * r over the rows."""
+    parts = -(-N // block_N)
+    blocks = whole_groups(blocks, parts)
+    groups = blocks // parts
+    turns = -(-M // groups)
+
+    @T.prim_func
+    def rms_norm_gradient(
+        X: T.Tensor((M, N), dtype),
+        weight: T.Tensor((N,), dtype),
+        r: T.Tensor((M,), "float32"),
+        dY: T.Tensor((M, N), dtype),
+        dX: T.Tensor((M, N), dtype),
+        dweight: T.Tensor((N,), dtype),
+    ):
+        words = T.alloc_global((turns * blocks,), "uint64")
+        partial = T.alloc_global((groups, N), "float32")
+        clear_counts(words, turns * blocks)
+        with T.Kernel(blocks, threads=threads) as block:
+            x = T.alloc_fragment((block_N,), dtype)
+            dy = T.alloc_fragment((block_N,), dtype)
+            held_x = T.alloc_fragment((block_N,), dtype)
+            held_dy = T.alloc_fragment((block_N,), dtype)
+            w = T.alloc_fragment((block_N,), dtype)
+            out = T.alloc_fragment((block_N,), "float32")
+            dw = T.alloc_fragment((block_N,), "float32")
+            total = T.alloc_var("float32")
+            marks = T.alloc_fragment((parts,), "float32")
+            shares = T.alloc_fragment((parts,), "float32")
+            group, part = block // parts, block % parts
+
+            T.clear(held_x)
+            T.clear(held_dy)
+            T.clear(dw)
+            T.copy(weight[part * block_N], w)
+            for turn in T.Pipelined(turns + 1, num_stages=num_stages):
+                T.copy(X[turn * groups + group, part * block_N], x)
+                T.copy(dY[turn * groups + group, part * block_N], dy)
+                for j in T.Parallel(block_N):
+                    out[j] = T.cast(x[j], "float32") * T.cast(dy[j], "float32") * T.cast(w[j], "float32")
+                T.reduce_sum(out, total, dim=0)
+                if turn < turns:
+                    hand_in(words, turn * blocks + block, total)
+                if turn > 0:
+                    row = (turn - 1) * groups + group
+                    scale = r[T.min(row, M - 1)]
+                    wait_for(words, (turn - 1) * blocks + group * parts, parts, shares, marks)
+                    T.reduce_sum(shares, total, dim=0)
+                    factor = total * scale * scale / N
+                    for j in T.Parallel(block_N):
+                        dw[j] += T.cast(held_x[j], "float32") * T.cast(held_dy[j], "float32") * scale
+                    for j in T.Parallel(block_N):
+                        out[j] = scale * (
+                            T.cast(held_dy[j], "float32") * T.cast(w[j], "float32")
+                            - T.cast(held_x[j], "float32") * factor
+                        )
+                    T.copy(out, dX[row, part * block_N])
+                T.copy(x, held_x)
+                T.copy(dy, held_dy)
+            T.copy(dw, partial[group, part * block_N])
+        column_sums(partial, dweight, groups, N, sum_N)
+
+    return rms_norm_gradient
+
+
+@tiledsl.jit(out_idx=[5, 6, 7])
+def layer_norm_gradient(M, N, block_N=4096, blocks=256, num_stages=3, sum_N=64, threads=256, dtype="bfloat16"):
+    """With x = (X - mean) * r and Y = x * weight + bias: dX = r * (h - mean(h) - x * mean(h * x)), h = dY * weight;
+    dweight = sums of dY * x over the rows, dbias of dY."""
+    parts = -(-N // block_N)
+    blocks = whole_groups(blocks, parts)
+    groups = blocks // parts
+    turns = -(-M // groups)
+
+    @T.prim_func
+    def layer_norm_gradient(
+        X: T.Tensor((M, N), dtype),
+        weight: T.Tensor((N,), dtype),
+        mean: T.Tensor((M,), "float32"),
+        r: T.Tensor((M,), "float32"),
+        dY: T.Tensor((M, N), dtype),
+        dX: T.Tensor((M, N), dtype),
+        dweight: T.Tensor((N,), dtype),
+        dbias: T.Tensor((N,), dtype),
+    ):
+        words = T.alloc_global((turns * blocks,), "uint64")
+        partial_weight = T.alloc_global((groups, N), "float32")
+        partial_bias = T.alloc_global((groups, N), "float32")
+        clear_counts(words, turns * blocks)
+        with T.Kernel(blocks, threads=threads) as block:
+            x = T.alloc_fragment((block_N,), dtype)
+            dy = T.alloc_fragment((block_N,), dtype)
+            held_x = T.alloc_fragment((block_N,), dtype)
+            held_dy = T.alloc_fragment((block_N,), dtype)
+            w = T.alloc_fragment((block_N,), dtype)
+            out = T.alloc_fragment((block_N,), "float32")
+            h = T.alloc_fragment((block_N,), "float32")
+            dw = T.alloc_fragment((block_N,), "float32")
+            db = T.alloc_fragment((block_N,), "float32")
+            total = T.alloc_var("float32")
+            product = T.alloc_var("float32")
+            products = T.alloc_fragment((parts,), "float32")
+            shares = T.alloc_fragment((parts,), "float32")
+            group, part = block // parts, block % parts
+
+            T.clear(held_x)
+            T.clear(held_dy)
+            T.clear(dw)
+            T.clear(db)
+            T.copy(weight[part * block_N], w)
+            for turn in T.Pipelined(turns + 1, num_stages=num_stages):
+                ahead = T.min(turn * groups + group, M - 1)
+                T.copy(X[turn * groups + group, part * block_N], x)
+                T.copy(dY[turn * groups + group, part * block_N], dy)
+                for j in T.Parallel(block_N):
+                    h[j] = T.cast(dy[j], "float32") * T.cast(w[j], "float32")
+                    out[j] = (T.cast(x[j], "float32") - mean[ahead]) * h[j]
+                T.reduce_sum(out, product, dim=0)
+                T.reduce_sum(h, total, dim=0)
+                if turn < turns:
+                    hand_in(words, turn * blocks + block, total, T.if_then_else(product == 0, 1e-30, product))
+                if turn > 0:
+                    row = (turn - 1) * groups + group
+                    scale = r[T.min(row, M - 1)]
+                    centre = mean[T.min(row, M - 1)]
+                    wait_for(words, (turn - 1) * blocks + group * parts, parts, shares, products)
+                    T.reduce_sum(shares, total, dim=0)
+                    T.reduce_sum(products, product, dim=0)
+                    for j in T.Parallel(block_N):
+                        db[j] += T.cast(held_dy[j], "float32")
+                        dw[j] += (T.cast(held_x[j], "float32") - centre) * scale * T.cast(held_dy[j], "float32")
+                    for j in T.Parallel(block_N):
+                        out[j] = scale * (
+                            T.cast(held_dy[j], "float32") * T.cast(w[j], "float32")
+                            - total / N
+                            - (T.cast(held_x[j], "float32") - centre) * (scale * scale * product / N)
+                        )
+                    T.copy(out, dX[row, part * block_N])
+                T.copy(x, held_x)
+                T.copy(dy, held_dy)
+            T.copy(dw, partial_weight[group, part * block_N])
+            T.copy(db, partial_bias[group, part * block_N])
+        column_sums(partial_weight, dweight, groups, N, sum_N)
+        column_sums(partial_bias, dbias, groups, N, sum_N)
+
+    return layer_norm_gradient

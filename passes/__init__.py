@@ -16,6 +16,7 @@ from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.drop_repeated_masks import DropRepeatedMasks
+from tiledsl.passes.fit_warps import FitWarps
 from tiledsl.passes.fold_unit_dims import FoldUnitDims
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.legalize_arith import LegalizeArith
@@ -73,6 +74,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two
     LegalizeArith,  # floor division, element types that Triton cannot compute with
+    FitWarps,  # for products: tiles have their sizes, and how accesses are made depends on the threads
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
     ReduceAfterLoops,  # sums that loops only add up: tiles have their sizes, and loops are not yet two
     WidenLoops,  # what is added up piece by piece and reduced behind: before the pieces get loops of their own

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2, prod
 
-from tiledsl.analysis.dependence import ancestors, operands_of, reached
-from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.held_tiles import held_at
+from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.specs import check_choice
 
 MODES = ("auto", "off")
@@ -67,21 +68,8 @@ def _useful_threads(kernel: tile.KernelOp) -> int | None:
     if max((prod(load.out.shape) for load in loads), default=0) <= kernel.threads:
         return None  # perhaps code for one thread, each with its element
     loops: list[scf.ForOp | scf.WhileOp] = of_kinds(ops, scf.ForOp, scf.WhileOp)
-    held = max(*map(_held_at, reductions), *map(_held_in, loops), 0)
+    held = max(*(sum(prod(value.shape) for value in held_at(each)) for each in reductions), *map(_held_in, loops), 0)
     return max(held // _HELD, *map(_along, reductions))
-
-
-def _held_at(op: tensor.ReduceOp) -> int:
-    """The elements of the tiles that are there at a reduction: it or what comes later, around it too, needs them."""
-    held: set[Value] = set()
-    for around in (op, *ancestors(op)):
-        siblings = around.parent or ()
-        later = [inner for other in siblings if other.order >= around.order for inner in other.walk()]
-        made = {value for inner in later for region in inner.regions for value in region.args}
-        made.update(value for inner in later for value in inner.results)
-        held.update(value for inner in later for value in inner.operands if value not in made)
-    tiles = [value for value in held if isinstance(value.type, TensorType)]
-    return sum(prod(value.shape) for value in tiles if not isinstance(value.op, (arith.ConstantOp, tensor.IotaOp)))
 
 
 def _held_in(loop: scf.ForOp | scf.WhileOp) -> int:

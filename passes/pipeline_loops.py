@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from tiledsl.analysis.dependence import ancestors, reached, stripped
+from tiledsl.analysis.held_tiles import held_at
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.loops import trip_count
-from tiledsl.analysis.product_loops import WARPGROUP, is_read_both_ways, is_read_in_place, outlasts_iteration
-from tiledsl.analysis.ranges import owner_of
+from tiledsl.analysis.product_loops import WARPGROUP, Load, is_read_both_ways, is_read_in_place, outlasts_iteration
+from tiledsl.analysis.ranges import Ranges, owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -26,7 +27,8 @@ from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
 MEASURED_ARCH = 90
-_DEEPENED = (1, 2)
+_DEEPENED, _DEEPEST = (1, 2), 3
+_FEW = 4  # iterations of which most wait for the first tile
 _RESERVED = 1024  # bytes of shared memory that CUDA takes for each block
 _REGISTERS = 48  # that a thread needs beside its elements of tiles
 
@@ -40,12 +42,16 @@ class PipelineLoops(Pass):
 
     `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. Triton counts the tile that is
     computed with, TileLang's programs those that are loaded ahead: with `deepen`, on Hopper, loops of depth 2, and
-    those of depth 1 with products, get one more, unless fewer blocks fit into the shared memory of a multiprocessor
-    then than before, than the grid has for each, and than 2; 3, as far as their registers allow it, where products
-    are asynchronous. Measured on an H200: grouped products 278 to 166 us, attention in four parts 74 to 55, a
-    matrix-vector product 7.7 to 6.1; of attention with blocks of 64 rows, two blocks instead of three took 1986 us
-    instead of 1680. Tiles that products read and from which something else is computed are left alone, and so are
-    deeper loops, and inner loops of so few iterations: of two in each of 64, loading ahead took 858 us instead of 765.
+    those of depth 1 or none with products, get one more, unless fewer blocks fit into the shared memory of a
+    multiprocessor then than before, than the grid has for each, and than 2; 3, as far as their registers allow it,
+    where products are asynchronous. These get a depth of 3 at once: a tile that such a product reads is free only when
+    the next one waits, so that with 2 little is loaded meanwhile. Measured on an H200, depth 3 instead of 1 and 2:
+    attention with blocks of 64 rows 2.91 to 2.14 ms (2 blocks on a multiprocessor instead of 3), heads of 192 421 to
+    382 us; instead of none: linear attention 198 to 168 us, products of 64 x 128 tiles 550 to 312. Loops of no more
+    than four iterations keep their blocks, and get one tile more, unless the grid leaves room (chunk scan of one to
+    four iterations, depth 3 instead of 2: 944 to 1098 us); inner loops of no more than they would load get none: of two
+    in each of 64, loading ahead took 858 us instead of 765. Deeper loops are left alone, and those of no depth
+    in kernels with num_stages from T.Kernel.
     With `unroll` > 1, innermost loops that have a depth, but neither products nor copies by hardware, are unrolled so
     many times and have no depth: their loads go to registers, those of several iterations together, and not through
     shared memory. `streamed` is the policy for tiles that are loaded only once in the whole grid (their place depends
@@ -75,6 +81,7 @@ class PipelineLoops(Pass):
             raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
         if self.unroll < 0 or self.unroll == 1:
             raise TileError(f"pipeline-loops.unroll is {self.unroll}; it must be 2 or more iterations, or 0 for none")
+        ranges = Ranges(program.root)
         for kernel in tile.kernels(program.root):
             if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "stages", "streamed", "reused", "unroll"))
@@ -85,8 +92,8 @@ class PipelineLoops(Pass):
                         op.set_attribute("num_stages", 0)
                         op.set_attribute("unroll", self.unroll)
                     _set_depth(op, kernel, self.stages)
-                    if self.deepen and not self.stages and _has_room(op, kernel, program.target):
-                        op.set_attribute("num_stages", op.num_stages + 1)
+                    if self.deepen and not self.stages:
+                        op.set_attribute("num_stages", _deepened(op, kernel, program.target, ranges))
                 elif isinstance(op, tile.LoadOp) and op.out.shape and not (op.eviction or op.cache):
                     policy = self.streamed if _is_read_once(op, kernel) else self.reused
                     if policy:
@@ -157,39 +164,63 @@ def _named(loop: scf.ForOp) -> str:
     return f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
 
 
-def _has_room(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
-    """Whether a loop that Triton pipelines is to load one more tile ahead."""
+def _deepened(loop: scf.ForOp, kernel: tile.KernelOp, target: Any, ranges: Ranges) -> int:
+    """How many tiles a loop that Triton pipelines is to hold: its own depth, or more, where there is room."""
     ops = list(loop.body.walk())
     dots = of_kinds(ops, tensor.DotOp)
-    if getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH:
-        return False
-    if loop.num_stages not in _DEEPENED or loop.num_stages == 1 and not dots:
-        return False
-    if of_kinds(ops, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
-        return False
-    if _is_inside(loop) and (trip_count(loop) or loop.num_stages + 2) <= loop.num_stages + 1:
-        return False  # it begins and ends again and again
-    loads = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
-    if any(map(is_read_both_ways, loads)):
-        return False
+    loads: list[Load] = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
+    own = max(loop.num_stages, 1)
+    if (
+        (getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH)
+        or (own not in _DEEPENED or (own == 1 and not dots))
+        or (not loop.num_stages and (loop.unroll or kernel.option("num_stages")))
+        or not any(load.parent is loop.body for load in loads)
+        or (of_kinds(ops, scf.ForOp, scf.WhileOp) or rewritten_buffers(loop))
+    ):
+        return loop.num_stages
+    apart = [load for load in loads if is_read_both_ways(load) and outlasts_iteration(load, loop)]  # loaded twice
     operands = {stripped(each, tensor.TransposeOp) for dot in dots for each in (dot.a, dot.b)}
     held = [each for each in operands if each.op not in ops and each.shape]
-    # What asynchronous products read may not be overwritten yet when the next tile comes.
+    made = {stripped(dot.b, tensor.TransposeOp) for dot in dots} - {load.out for load in loads} - {*held}
     asynchronous = any(dot.a.shape[0] >= 64 for dot in dots)
-    copies = loop.num_stages - (not asynchronous)
-    before, after = (
-        target.shared_bytes_per_sm // (_RESERVED + tiles * _bytes(op.out for op in loads) + _bytes(held))
-        for tiles in (copies, copies + 1)
-    )
-    blocks = [before, 2]
+
+    def blocks(depth: int) -> int:
+        tiles = depth - (not asynchronous)  # asynchronous products may still read a tile when the next one comes
+        ahead = tiles * _bytes(load.out for load in loads) + (tiles - 1) * _bytes(load.out for load in apart)
+        return int(target.shared_bytes_per_sm) // (_RESERVED + ahead + _bytes(held) + _bytes(made))
+
+    wanted = [blocks(own), 2]
     if asynchronous:  # blocks that compute while others wait
-        made = {*loop.iter_args, *(dot.out for dot in dots if not _accumulates(dot, loop))}
-        registers = min(255, _REGISTERS + _bytes(made) // (4 * kernel.threads))
-        blocks[1] = min(3, target.registers_per_sm // (registers * kernel.threads))
+        registers = min(255, _REGISTERS + _held_registers(loop, dots, loads, kernel.threads))
+        wanted[1] = min(3, target.registers_per_sm // (registers * kernel.threads))
     extents = [constant_of(extent) for extent in kernel.grid]
     if target.multiprocessors and None not in extents:
-        blocks.append(-(-prod(map(int, extents)) // target.multiprocessors))  # type: ignore[arg-type]
-    return bool(loads) and after >= max(1, min(blocks))
+        wanted.append(-(-prod(map(int, extents)) // target.multiprocessors))  # type: ignore[arg-type]
+    trips, again = _most_iterations(loop, ranges), _is_inside(loop)  # an inner loop begins again and again
+    many = _FEW < trips < inf or trips == inf and not again
+    for depth in range(_DEEPEST if asynchronous and (many or min(wanted) <= 1 and not again) else own + 1, own, -1):
+        useful = trips > depth if again else depth == own + 1 or trips >= depth
+        if useful and blocks(depth) >= max(1, min(wanted)):
+            return depth
+    return loop.num_stages
+
+
+def _most_iterations(loop: scf.ForOp, ranges: Ranges) -> float:
+    """How many iterations a loop has; where that is not known, how many at most, if these are few."""
+    trips = trip_count(loop)
+    if trips is None and constant_of(loop.step) == 1:
+        most = max(0, ranges.of(loop.upper).hi - ranges.of(loop.lower).lo)
+        trips = int(most) if most <= _FEW else None
+    return inf if trips is None else trips
+
+
+def _held_registers(loop: scf.ForOp, dots: Sequence[tensor.DotOp], loads: Sequence[Load], threads: int) -> int:
+    """Registers of a thread for the tiles of a loop: those that it carries and its products make, or those that are
+    there at one of its products, whichever is more."""
+    multiplied = {load.out for load in loads if all(map(is_read_in_place, load.out.uses))}
+    carried = {*loop.iter_args, *(dot.out for dot in dots if not _accumulates(dot, loop))}
+    at_once = [{*held_at(dot), dot.out} - {dot.accumulator} - multiplied for dot in dots]
+    return max(map(_bytes, [carried, *at_once])) // (4 * threads)
 
 
 def _accumulates(dot: tensor.DotOp, loop: scf.ForOp) -> bool:

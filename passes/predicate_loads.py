@@ -7,7 +7,7 @@ from typing import Any
 
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.product_loops import tensor_bytes
-from tiledsl.analysis.shared_memory import operand_bytes
+from tiledsl.analysis.shared_memory import loads_ahead
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -17,6 +17,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.passes.tile_values import both
 
+MEASURED_ARCH = 90
 _DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 
 
@@ -46,8 +47,13 @@ class PredicateLoads(Pass):
         for kernel in tile.kernels(program.root):
             if not targets_gluon(kernel):
                 for loop in of_kinds(kernel.nests(), scf.ForOp):
-                    if loop.num_stages > 1 and _may_load_ahead(loop):
+                    if (loop.num_stages > 1 or _may_be_deepened(program.target)) and _may_load_ahead(loop):
                         _predicate(loop, kernel, program.target)
+
+
+def _may_be_deepened(target: Any) -> bool:
+    """Whether pipeline-loops may load ahead in loops whose program does not ask for it."""
+    return getattr(target, "kind", "") == "cuda" and target.arch == MEASURED_ARCH
 
 
 def _may_load_ahead(loop: scf.ForOp) -> bool:
@@ -59,8 +65,11 @@ def _may_load_ahead(loop: scf.ForOp) -> bool:
 def _predicate(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
     branches = [op for op in loop.nests() if isinstance(op, scf.IfOp)]
     chosen = [load for op in branches for region in op.regions for load in _operands_of_products(region)]
-    size = operand_bytes(loop) + loop.num_stages * sum(tensor_bytes(load.out) for load in chosen)
+    depth = max(loop.num_stages, 2)
+    size = depth * sum(tensor_bytes(load.out) for load in [*chosen, *loads_ahead(loop)])
     if target is not None and target.kind != "interpret" and size > target.max_shared_bytes:
+        if loop.num_stages < 2:
+            return
         line = f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
         remark = (
             f"{line} does not load ahead what its branches load: {size} bytes for {loop.num_stages} stages do not fit"
@@ -80,7 +89,7 @@ def _operands_of_products(region: Region) -> list[tile.LoadOp]:
     if not of_kinds(region.walk(), tensor.DotOp):
         return []
     loads: list[tile.LoadOp] = of_kinds(region, tile.LoadOp)
-    return [op for op in loads if len(op.out.shape) > 1 and region.terminator not in op.out.uses]
+    return [op for op in loads if op.out.shape and region.terminator not in op.out.uses]
 
 
 def _move(load: tile.LoadOp, branch: scf.IfOp, taken: bool) -> None:

@@ -111,6 +111,8 @@ def _combined(op: Operation, numbers: Sequence[int | None]) -> int | None:
             if factor is None and isinstance(op, arith.MulOp):
                 factor, a, b = constant_of(op.lhs), b, a
             return None if factor is None or factor <= 0 or b else a
+        case arith.ShrOp():
+            return None if known[1] else known[0]
         case _:
             return None
     return a or b if not (a and b) or a == b else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import tiledsl
@@ -51,9 +53,12 @@ def test_depth() -> None:
         assert [op.num_stages for op in program.root.walk() if isinstance(op, scf.ForOp)] == [expected]
 
 
-def depth(target: str, blocks: int, rows: int = 64, columns: int = 64, stages: int = 2, k: int = 64) -> int:
+def depth(
+    target: str, blocks: int, rows: int = 64, columns: int = 64, stages: int = 2, k: int = 64, turns: int = 2
+) -> int:
     """Of the loop of a product of such tiles of float16."""
-    program = Program(gemm(rows * blocks, columns, 2 * k, rows, columns, k, num_stages=stages), Target.parse(target))
+    func = gemm(rows * blocks, columns, turns * k, rows, columns, k, num_stages=stages)
+    program = Program(func, Target.parse(target))
     PassManager(default_pipeline({"select-access.mode": "pointer"})).run(program)
     (loop,) = [op for op in program.root.walk() if isinstance(op, scf.ForOp)]
     return loop.num_stages
@@ -68,8 +73,60 @@ def test_loops_load_one_tile_more_where_blocks_still_fit() -> None:
     assert [depth("cuda:90", blocks, 128, 64, k=128) for blocks in (132, 133)] == [3, 2]
 
 
+@pytest.mark.parametrize("stages", [0, 1])
+def test_asynchronous_products_have_two_tiles_ahead_where_many_follow(stages: int) -> None:
+    """Also where the program asks for none: the one behind is still read when the next one comes."""
+    assert [depth("cuda:90", 1000, stages=stages, turns=turns) for turns in (2, 4, 5, 64)] == [2, 2, 3, 3]
+    assert depth("cuda:90", 1000, 32, stages=stages, turns=64) == 2  # not asynchronous
+    # in a grid that leaves no multiprocessor a second block, as many as there are
+    assert [depth("cuda:90", 132, stages=stages, turns=turns) for turns in (2, 3, 4)] == [2, 3, 3]
+    assert depth("cuda:80", 1000, stages=stages, turns=64) == stages
+
+
+def test_how_many_iterations_follow_may_be_known_of_their_bounds_alone() -> None:
+    def depth(end: str) -> str:
+        text = f"""
+@T.prim_func
+def main(A: T.Tensor((64, 4096), "float16"), B: T.Tensor((64, 4096), "float16"), C: T.Tensor((64000, 64), "float32"), n: T.int32):
+    with T.Kernel(1000, threads=128) as bx:
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        for k in T.Pipelined({end}, num_stages=1):
+            T.copy(A[0, k * 64], a)
+            T.copy(B[0, k * 64], b)
+            T.gemm(a, b, c, transpose_B=True)
+        T.copy(c, C[bx * 64, 0])
+"""  # noqa: E501
+        (found,) = re.findall(r"num_stages=(\d)\)", tiledsl.compile(tiledsl.parse(text), target="cuda:90").source)
+        return str(found)
+
+    assert [depth(end) for end in ("bx % 4 + 1", "bx % 5 + 1", "n")] == ["2", "3", "3"]
+
+
+def test_a_depth_that_the_kernel_asks_for_is_that_of_its_loops() -> None:
+    text = """
+@T.prim_func
+def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C: T.Tensor((64, 64), "float32")):
+    with T.Kernel(1, threads=128, num_stages=STAGES):
+        a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+        c = T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        for k in T.serial(8):
+            T.copy(A[0, k * 64], a)
+            T.copy(B[0, k * 64], b)
+            T.gemm(a, b, c, transpose_B=True)
+        T.copy(c, C)
+"""
+    asked, not_asked = (
+        tiledsl.compile(tiledsl.parse(text.replace(", num_stages=STAGES", each)), target="cuda:90").source
+        for each in (", num_stages=1", "")
+    )
+    assert "range(8)" in asked and "range(8, num_stages=3)" in not_asked
+
+
 @pytest.mark.parametrize("scaled", [False, True])
-def test_tiles_that_are_multiplied_and_computed_with_are_not_loaded_further_ahead(scaled: bool) -> None:
+def test_tiles_that_are_multiplied_and_computed_with_are_loaded_further_ahead_too(scaled: bool) -> None:
     text = """
 @T.prim_func
 def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C: T.Tensor((64, 64), "float32")):
@@ -87,7 +144,7 @@ def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C
 """
     program = tiledsl.parse(text.replace("SOURCE", "b" if scaled else "a"))
     kernel = tiledsl.compile(program, target="cuda:90", pass_configs={"select-access.mode": "pointer"})
-    assert f"num_stages={2 if scaled else 3})" in kernel.source
+    assert "num_stages=3)" in kernel.source and kernel.source.count("tl.load(B") == 1 + scaled
 
 
 @pytest.mark.parametrize(("inner", "outer", "expected"), [(2, 8, 1), (3, 8, 2), (2, 0, 2), ("n", 8, 2)])
@@ -142,7 +199,7 @@ def main(A: T.Tensor((128, 1024), "float16"), B: T.Tensor((256, 1024), "float16"
     [
         ("cuda:90", 64, 2, "", 2),
         ("cuda:90", 64, 3, "", 2),
-        ("cuda:90", 64, 1, "", 1),  # not loaded ahead
+        ("cuda:90", 64, 1, "", 1),  # not loaded ahead, as asked for
         ("cuda:80", 64, 2, "", 1),  # no asynchronous products
         ("cuda:90", 32, 2, "", 1),
         ("cuda:90 with 64 threads", 64, 2, "", 1),
@@ -181,7 +238,8 @@ def main(A: T.Tensor((ROWS, 512), "float16"), B: T.Tensor((64, 512), "float16"),
     }.items():
         text = text.replace(name, str(value))
     for mode in ("pointer", "auto", "tma")[: 3 if (target, rows) == ("cuda:90", 64) else 1]:
-        kernel = tiledsl.compile(tiledsl.parse(text), target=target, pass_configs={"select-access.mode": mode})
+        options = {"select-access.mode": mode, "pipeline-loops.deepen": stages > 1}
+        kernel = tiledsl.compile(tiledsl.parse(text), target=target, pass_configs=options)
         loaded = [line for line in kernel.source.splitlines() if "tl.load(B" in line]
         assert len(loaded) == loads and sum(".ca" in line for line in loaded) == loads - 1, kernel.source
 
@@ -267,7 +325,7 @@ def main(A: T.Tensor((64, 16), "float16"), B: T.Tensor((16, 16), "float16")):
             T.gemm(a, b, c)
             T.copy(c, A[(k + 1) * 16, 0])
 """
-    options = {"lower-to-triton.num_stages": 3}
+    options = {"lower-to-triton.num_stages": 3, "pipeline-loops.deepen": False}
     source = tiledsl.compile(tiledsl.parse(text), target="cuda:90", pass_configs=options).source
     assert "tl.range(3, num_stages=1)" in source
     other = text.replace("A[(k", "C[(k").replace("B: T", 'C: T.Tensor((64, 16), "float16"), B: T', 1)

@@ -172,6 +172,33 @@ def test_loops_that_stay(text: str) -> None:
     assert unchanged(text)
 
 
+@pytest.mark.parametrize("stages", [0, 1])
+def test_loops_that_pipeline_loops_may_deepen_count_too(stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def moves(arch: int) -> bool:
+        return any("mask=%p" in line for line in body_of_loop(loop(stages=stages), target=Target("cuda", arch)))
+
+    assert [moves(arch) for arch in (80, 90, 100)] == [False, True, False]
+    monkeypatch.setattr(Target, "max_shared_bytes", 2048)  # two tiles of 16 x 16
+    assert moves(90)
+    monkeypatch.setattr(Target, "max_shared_bytes", 2047)
+    made = program(loop(stages=stages), parameters=PARAMETERS, target=Target("cuda", 90))
+    PredicateLoads().run(made)
+    (found,) = [op for op in made.root.walk() if isinstance(op, KernelOp)]
+    assert not found.remarks and not moves(90)
+
+
+def test_a_row_leaves_the_branch_with_the_tiles() -> None:
+    row = (
+        THEN
+        + """
+    %places = tensor.iota {axis = 0} : tensor<16xint32>
+    %v = tile.load %A[%s, %places] {guarded = true} : tensor<16xfloat32>"""
+    )
+    text = loop(row)
+    assert sum("mask=%p" in line for line in body_of_loop(text)) == 2
+    meaning_is_kept(text)
+
+
 @pytest.mark.parametrize(("stages", "moves"), [(227, True), (228, False)])
 def test_what_shared_memory_does_not_hold_stays(stages: int, moves: bool) -> None:
     made = program(loop(stages=stages), parameters=PARAMETERS, target=Target("cuda", 90))

@@ -57,7 +57,12 @@ def is_pipelined(loop: scf.ForOp) -> bool:
 
 def operand_bytes(loop: scf.ForOp) -> int:
     """Bytes of the tiles that a pipelined loop keeps in shared memory for its products."""
-    return loop.num_stages * sum(tensor_bytes(load.out) for load in _loads(loop) if len(load.out.shape) > 1)
+    return loop.num_stages * sum(tensor_bytes(load.out) for load in loads_ahead(loop))
+
+
+def loads_ahead(loop: scf.ForOp) -> list[Load]:
+    """What a loop's body itself loads, of two and more dimensions."""
+    return [load for load in _loads(loop) if len(load.out.shape) > 1]
 
 
 def bytes_beside(value: Value) -> int:

@@ -101,3 +101,21 @@ def test_blocks_from_the_last_to_the_first() -> None:
         CHECK-NEXT: %by_1 = arith.sub [[LAST]], %by : int32
         """,
     )
+
+
+@pytest.mark.parametrize(
+    ("end", "grows"),
+    [
+        ("arith.shr %three, %c7", True),  # how ceildiv of what may be negative is written
+        ("arith.shr %three, %by", False),
+        ("arith.shr %s, %c7", False),
+        ("arith.shl %three, %c7", False),
+    ],
+)
+def test_lengths_that_are_shifted_grow_with_what_they_are_of(end: str, grows: bool) -> None:
+    body = f"""
+    %scaled = arith.mul %by, %c3 : int32
+    %three = arith.add %scaled, %s : int32
+    %end = {end} : int32
+    scf.for %c0, %end, %c1 (%k: int32) {{ scf.yield }}"""
+    assert ("gluon.longest_first" in lowered((4, "%t"), body)) == grows

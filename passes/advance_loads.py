@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tiledsl.analysis.block_access import root_buffer
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import BufferType
 from tiledsl.passes.predicate_loads import is_movable, sources_of
 
 # What the threads of a block wait for each other in, or what takes long.
@@ -25,13 +23,12 @@ class AdvanceLoads(Pass):
     """Move loads of at most one element a thread in front of what does not compute their places.
 
     Before:  %m = tensor.reduce %x {kind = "max", axis = 1}    After:  %n = tile.load %targets[%rows]
-             tile.store %m, %Y[%rows]                                  %t = tile.load %X[%rows, %n]
-             %n = tile.load %targets[%rows]                            %m = tensor.reduce %x {kind = "max", axis = 1}
-             %t = tile.load %X[%rows, %n]                              tile.store %m, %Y[%rows]
+             %n = tile.load %targets[%rows]                            %t = tile.load %X[%rows, %n]
+             %t = tile.load %X[%rows, %n]                              %m = tensor.reduce %x {kind = "max", axis = 1}
 
     Threads meet in a reduction, so that neither Triton nor ptxas moves a load across: one behind it begins when all
     have come, and a block of short life waits for memory twice. What indices and masks are computed from moves too. A
-    load stays behind what writes its tensor (different parameters count as different memory), and behind atomic
+    load stays behind what writes to global memory, which may be its own tensor under another name, and behind atomic
     operations, waits and what has a fixed place. Kernels with products are left alone: Triton lays what is added to a
     product's rows out as the product, so that each thread would hold many copies through the loop.
     Needs:   guard-accesses. Runs before order-accesses, which puts barriers between accesses as they stand.
@@ -54,12 +51,11 @@ def _advance(region: Region, threads: int) -> None:
     waits: list[Operation] = []  # so far; times are their numbers
     known: dict[Value, int] = {}  # behind how many of them a value can be computed
     fixed = 0  # behind how many stands what no load passes
-    written: dict[Value, int] = {}  # and the last write to a buffer
     for op in list(region):
         if is_movable(op) and not isinstance(op, _WAITS) and all(prod(value.shape) <= threads for value in op.results):
             first = max((known.get(value, 0) for value in op.operands), default=0)
             if isinstance(op, tile.LoadOp):
-                first = max(first, fixed, written.get(root_buffer(op.buffer), 0))
+                first = max(first, fixed)
                 if first < len(waits):
                     moving = sources_of(op, waits[first])
                     assert moving is not None, "each of these can move"
@@ -69,13 +65,6 @@ def _advance(region: Region, threads: int) -> None:
             if isinstance(op, _WAITS):
                 waits.append(op)
             first = len(waits)
-            for inner in op.walk():
-                if Effect.ORDERED in inner.effects or isinstance(inner, tile.AtomicOp):
-                    fixed = first
-                if Effect.WRITE in inner.effects:
-                    written.update((root_buffer(each), first) for each in inner.operands if _is_buffer(each))
+            if any(inner.effects & (Effect.ORDERED | Effect.WRITE) for inner in op.walk()):
+                fixed = first
         known.update((value, first) for value in op.results)
-
-
-def _is_buffer(value: Value) -> bool:
-    return isinstance(value.type, BufferType)

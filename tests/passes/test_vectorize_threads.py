@@ -255,6 +255,7 @@ READ = "%t = tile.read %s : tensor<4xfloat32> tile.write %t, %p"
 WRITE = "%t = tile.read %p : tensor<4xfloat32> tile.write %t, %s"
 ONE_READS = "%e = tile.load %s[%c1] : float32 tile.store %e, %B[%tx]"
 ONE_WRITES = "tile.store %c0.5, %s[%c1]"
+ALL_READ = "tile.parallel {extents = (4,)} (%q: int32) { %g = tile.load %s[%q] : float32 tile.store %g, %p[%q] }"
 
 
 @pytest.mark.parametrize(
@@ -266,6 +267,10 @@ ONE_WRITES = "tile.store %c0.5, %s[%c1]"
         (READ, ONE_READS, False),  # nothing is written
         (ONE_WRITES, ONE_READS, False),  # each thread for itself, under the mask of its branch
         (WRITE, "tile.store %c0.5, %B[%tx]", False),  # other buffers
+        (ALL_READ, ONE_WRITES, True),
+        (ALL_READ, ONE_READS, False),
+        (READ + ONE_READS, ONE_WRITES, True),
+        (ONE_WRITES.replace("%s", "%B") + ONE_READS, WRITE, True),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])

@@ -128,3 +128,70 @@ def test_tiles_that_gluon_multiplies(dtype: str, columns: int, depth: int, wrong
             product_stages(found, 1, 0, 1 << 20, [])
     else:
         assert product_stages(found, 1, 0, 1 << 20, []) == 3
+
+
+WIDE, HALF = "tensor<16x16xfloat32>", "tensor<16x16xfloat16>"
+A, B = (f"%{at} tile.load_block %{at[0].upper()}[%k, %c0] {{axes = (0, 1)}} : {HALF}\n" for at in ("a =", "b ="))
+ADDED = f"""
+%zero = arith.constant {{value = 0.0}} : {WIDE}
+%one = arith.constant {{value = 1.0}} : {WIDE}
+%r, %q = scf.for %c0, %c4, %c1[%zero, %one] : {WIDE}, {WIDE} (%k: int32, %acc: {WIDE}, %old: {WIDE}) {{
+  {A} {B}
+  %d = tensor.dot %a, %b, %acc : {WIDE}
+  %more = arith.add %old, %one : {WIDE}
+  scf.yield [%d, %more]
+}}
+tile.store_block %r, %O[%c0, %c0] {{axes = (0, 1)}}
+"""
+TURNED = [("%d =", f"%t = tensor.transpose %b {{permutation = (1, 0)}} : {HALF} %d ="), ("%a, %b,", "%a, %t,")]
+FROM_ZERO = [("%b, %acc", "%b, %zero"), ("%more =", f"%sum = arith.add %acc, %d : {WIDE} %more ="), ("[%d,", "[%sum,")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([], ""),
+        (TURNED, ""),
+        (FROM_ZERO, ""),
+        ([("%c4, %c1[", "%c4, %c2[")], "a loop's step is not 1"),
+        ([("%d =", f"%t = tensor.transpose %a {{permutation = (1, 0)}} : {HALF} %d ="), ("%a, %b,", "%t, %b,")],
+         "the product's left operand is transposed"),
+        ([("%d =", f"%t = arith.neg %a : {HALF} %d ="), ("%a, %b,", "%t, %b,")], "operand is not a tile loaded in the"),
+        ([("%d =", f"%t = arith.neg %b : {HALF} %d ="), ("%a, %b,", "%a, %t,")], "operand is not a tile loaded in the"),
+        ([(A, ""), ("%r, %q =", A.replace("%k", "%bx") + "%r, %q =")], "operand is not a tile loaded in the loop"),
+        ([(B, ""), ("%r, %q =", B.replace("%k", "%bx") + "%r, %q =")], "operand is not a tile loaded in the loop"),
+        ([("%a, %b,", "%a, %a,")], "a tile is multiplied by itself"),
+        ([("float16", "float64")], "a product of float64 and float64 added up in float32"),
+        ([(B, B.replace("float16", "bfloat16")), ("B: 64*16*float16", "B: 64*16*bfloat16")],
+         "a product of float16 and bfloat16 added up in float32"),
+        ([("float32", "float16")], "a product of float16 and float16 added up in float16"),
+        ([("float16", "float8_e5m2")], "the columns of a right operand of float8_e5m2 are not contiguous"),
+        ([*TURNED, ("float16", "float8_e5m2")], ""),
+        ([("%b, %acc", "%b, %one")], "the product neither starts from zero nor is added to what the loop carries"),
+        ([("[%d, %more]", "[%more, %d]")], "the accumulator is used for more than the product"),
+        ([("add %old, %one", "add %old, %acc")], "the accumulator is used for more than the product"),
+        ([("add %old, %one", "add %old, %d")], "the sum of products is used in the loop"),
+        ([("[%d, %more]", "[%d, %d]")], "the sum of products is used in the loop"),
+        ([("%more =", "tile.store_block %old, %O[%c0, %c0] {axes = (0, 1)} %more =")], "tile.store_block in the loop"),
+        ([*FROM_ZERO, ("%more =", "tile.store_block %d, %O[%c0, %c0] {axes = (0, 1)} %more =")],
+         "tile.store_block in the loop"),
+    ],
+)  # fmt: skip
+def test_what_is_a_product_in_a_loop(changes: list[tuple[str, str]], reason: str) -> None:
+    text, operands = ADDED, "A: 64*16*float16, B: 64*16*float16, O: 16*16*float32"
+    for before, after in changes:
+        assert before in text + operands, before
+        text, operands = text.replace(before, after), operands.replace(before, after)
+    body = kernel_of(program(text, parameters=operands)).body
+    if reason:
+        with pytest.raises(NotRecognised, match=reason):
+            find_tiled_product(body)
+        return
+    found = find_tiled_product(body)
+    from_zero = changes == FROM_ZERO
+    assert (found.left.out.name, found.right.out.name, found.product.out.name) == ("a", "b", "d")
+    assert found.acc_position == (None if from_zero else 0) and (found.rows, found.columns, found.depth) == (16, 16, 16)
+    names = [[op.results[0].name for op in ops if op.results] for ops in (found.beside, found.update)]
+    assert names == [["more"], ["sum"] * from_zero]
+    assert len(found.undivided) == 1 + (changes[: len(TURNED)] == TURNED)
+    assert [op.name for op in found.after] == ["tile.store_block", "scf.yield"]

@@ -195,7 +195,8 @@ def _add_partials(kernel: tile.KernelOp, grid: list[int], sums: Value, partials:
     def load(inside: Builder, part: Value) -> Value:
         return load_partial(inside, sums, partials, _number(inside, part, block, math.prod(grid)))
 
-    add_partials(loop, *loop.inits, bounds, load, unroll=1)
+    (zeros,) = loop.inits
+    add_partials(loop, zeros, bounds, load, unroll=1)
 
 
 def _block(at: Builder, kernel: tile.KernelOp, grid: list[int]) -> Value:

@@ -149,10 +149,14 @@ class _Vectorizer:
                 self._while(op, builder, mask)
             elif isinstance(op, (scf.YieldOp, scf.ConditionOp)):
                 continue
-            elif isinstance(op, (tile.LoadOp, tile.ReadOp)):
+            elif isinstance(op, tile.LoadOp):
                 self._load(op, builder, mask)
-            elif isinstance(op, (tile.StoreOp, tile.WriteOp)):
+            elif isinstance(op, tile.ReadOp):
+                self._read(op, builder)
+            elif isinstance(op, tile.StoreOp):
                 self._store(op, builder, mask)
+            elif isinstance(op, tile.WriteOp):
+                self._write(op, builder, mask)
             elif isinstance(op, tile.AtomicOp):
                 self._atomic(op, builder, mask)
             elif isinstance(op, tile.AllocOp) and op.result in self.private:
@@ -336,62 +340,57 @@ class _Vectorizer:
 
     # Memory
 
-    def _load(self, op: tile.LoadOp | tile.ReadOp, builder: Builder, mask: Value | None) -> None:
-        buffer = op.buffer
-        indices, own_mask, other = ([], None, None) if isinstance(op, tile.ReadOp) else (op.indices, op.mask, op.other)
-        if isinstance(op, tile.ReadOp) and (buffer in self.private and tile.buffer_type(buffer).numel() != 1):
-            raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
-        if isinstance(op, tile.ReadOp) and buffer not in self.private:
-            builder.insert(op.clone(self.map))
-            return
-        inner = [self._mapped(index) for index in indices]
-        if op.result.shape and any(new.shape != old.shape for old, new in zip(indices, inner, strict=True)):
+    def _load(self, op: tile.LoadOp, builder: Builder, mask: Value | None) -> None:
+        buffer, indices = op.buffer, [self._mapped(index) for index in op.indices]
+        if op.result.shape and any(new.shape != old.shape for old, new in zip(op.indices, indices, strict=True)):
             raise _whole_tile(op)
-        own_mask, other = self._mapped(own_mask), self._mapped(other)
+        own_mask, other = self._mapped(op.mask), self._mapped(op.other)
         if other is not None and other.shape:
             raise TileError("a load's default value varies inside T.Parallel", op.loc)
         is_global = tile.buffer_type(buffer).scope == "global"
-        if mask is not None and (is_global or self.block is not None and not self._fits(buffer, inner)):
-            shape = broadcast_shapes(*(index.shape for index in inner))
+        if mask is not None and (is_global or self.block is not None and not self._fits(buffer, indices)):
+            shape = broadcast_shapes(*(index.shape for index in indices))
             if broadcast_shapes(shape, mask.shape) == shape:
                 own_mask = both(builder, own_mask, mask)
-        load = tile.LoadOp(
-            self._target(buffer),
-            self._indices(builder, buffer, inner),
-            own_mask,
-            other,
-            loc=op.loc,
-            names=[op.result.name],
-            **(op.attributes if isinstance(op, tile.LoadOp) else {}),
-        )
+        place = self._indices(builder, buffer, indices)
+        names = [op.result.name]
+        load = tile.LoadOp(self._target(buffer), place, own_mask, other, loc=op.loc, names=names, **op.attributes)
         self.map[op.result] = builder.insert(load).result
-        if isinstance(op, tile.ReadOp) and op.result.shape:  # one element, read as a tensor of one element
-            raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
+
+    def _read(self, op: tile.ReadOp, builder: Builder) -> None:
+        if op.buffer not in self.private:
+            builder.insert(op.clone(self.map))
+            return
+        if op.result.shape:
+            raise TileError(f"{op.buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
+        place = self._indices(builder, op.buffer, [])
+        load = tile.LoadOp(self._target(op.buffer), place, loc=op.loc, names=[op.result.name])
+        self.map[op.result] = builder.insert(load).result
 
     def _fits(self, buffer: Value, indices: list[Value]) -> bool:
         """Whether indices lie inside of an on-chip buffer, as far as their operations show."""
         return all(map(is_inside, indices, tile.buffer_type(buffer).static_shape))
 
-    def _store(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, mask: Value | None) -> None:
-        buffer, value = op.buffer, self._mapped(op.value)
-        if keeps_element(op):
-            return
-        if isinstance(op, tile.WriteOp):
-            if op.value.shape:
-                self._write_tile(op, value, builder, mask)
-                return
-            indices = [builder.constant(0, INT32) for _ in tile.buffer_type(buffer).shape]
-        else:
+    def _store(self, op: tile.StoreOp, builder: Builder, mask: Value | None) -> None:
+        if not keeps_element(op):
             indices = [self._mapped(index) for index in op.indices]
-            mask = both(builder, mask, self._mapped(op.mask))
-        target = self._target(buffer)
-        indices = self._indices(builder, buffer, indices)
+            self._put(op, builder, indices, both(builder, mask, self._mapped(op.mask)))
+
+    def _put(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, indices: list[Value], mask: Value | None) -> None:
+        value, target = self._mapped(op.value), self._target(op.buffer)
+        indices = self._indices(builder, op.buffer, indices)
         if self.block is not None:
             value, mask = last_writer(op, builder, value, indices, mask, len(self.parallel.extents), self.rank)
         elif tile.buffer_type(target).scope != "global":
             value, mask = one_writer(op, builder, value, place(indices, self.rank), mask)
         attributes = op.attributes if isinstance(op, tile.StoreOp) else {}
         builder.insert(tile.StoreOp(value, target, indices, mask, loc=op.loc, **attributes))
+
+    def _write(self, op: tile.WriteOp, builder: Builder, mask: Value | None) -> None:
+        if op.value.shape:
+            self._write_tile(op, self._mapped(op.value), builder, mask)
+        else:
+            self._put(op, builder, [], mask)
 
     def _write_tile(self, op: tile.WriteOp, value: Value, builder: Builder, mask: Value | None) -> None:
         """A fill of a whole buffer inside the body."""

@@ -72,10 +72,10 @@ def one_writer(
     return one_element(builder, value, place, mask)
 
 
-def keeps_element(op: tile.StoreOp | tile.WriteOp) -> bool:
+def keeps_element(op: tile.StoreOp) -> bool:
     """Whether a store puts back what was just read there, as r[i // 4] |= 0 does once it is folded."""
     read = op.value.op
-    if not isinstance(op, tile.StoreOp) or not isinstance(read, tile.LoadOp) or read.buffer is not op.buffer:
+    if not isinstance(read, tile.LoadOp) or read.buffer is not op.buffer:
         return False
     pairs = list(zip(read.indices, op.indices, strict=True))
     same = all(a is b or (constant_of(a) is not None and constant_of(a) == constant_of(b)) for a, b in pairs)
@@ -257,21 +257,21 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
 
     The forms have the factors of the points' places by axis, beside what is the same for all; None: anything.
     """
-    open_dims = set(extents)
-    has_closed = True
-    while open_dims and has_closed:
-        has_closed = False
-        for form in forms:
-            here = {axis: abs(factor) for axis, factor in (form or {}).items() if axis in open_dims and factor}
-            reach = 0
-            for axis, factor in sorted(here.items(), key=lambda item: item[1]):
-                if factor <= reach:
-                    break
-                reach += factor * (extents[axis] - 1)
-            else:
-                has_closed |= bool(here)
-                open_dims -= set(here)
-    return not open_dims
+    left = dict(extents)
+    while told := {axis for form in forms for axis in _told_by(form or {}, left)}:
+        left = {axis: size for axis, size in left.items() if axis not in told}
+    return not left
+
+
+def _told_by(form: Mapping[int, int], extents: Mapping[int, int]) -> set[int]:
+    """The axes among these whose places an index tells, if each of its factors is more than all smaller ones reach."""
+    factors = sorted((abs(factor), axis) for axis, factor in form.items() if axis in extents and factor)
+    reach = 0
+    for factor, axis in factors:
+        if factor <= reach:
+            return set()
+        reach += factor * (extents[axis] - 1)
+    return {axis for _, axis in factors}
 
 
 def _multiples(index: Value) -> dict[int, int] | None:

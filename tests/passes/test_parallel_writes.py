@@ -66,6 +66,8 @@ def test_points_that_two_indices_tell_apart() -> None:
             assert len(np.unique(pairs, axis=0)) == np.prod(shared), (a, b, c, d)
         if (b, c) == (0, 0) or (a, d) == (0, 0):
             assert _one_to_one(indices, shared)
+        if a and b and (c == 0 or d == 0):  # where one index tells one place, the other one tells the other
+            assert _one_to_one(indices, shared) and _one_to_one(indices[::-1], shared)
 
 
 def test_what_is_no_sum_of_multiples_tells_nothing() -> None:

@@ -20,11 +20,13 @@ from typing import TypeVar
 
 from tiledsl.analysis.dependence import operands_of, reached
 from tiledsl.analysis.gluon.softmax_loops import (
+    EXTENTS,
     HALVES,
     LOADS,
     ROWS_OF_CONSUMER,
     LoadBlock,
     NotRecognised,
+    check_extent,
     check_rows,
     check_supported,
     dependent_on,
@@ -209,9 +211,8 @@ def _check_product(dot: tensor.DotOp) -> None:
 
 
 def _check_extents(shape: Sequence[int], op: Operation) -> None:
-    for extent, most in zip(shape, (256, 512), strict=True):
-        if extent & (extent - 1) or not 16 <= extent <= most:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to {most}", op)
+    for extent, extents in zip(shape, (EXTENTS, (*EXTENTS, 512)), strict=True):
+        check_extent(extent, extents, op)
 
 
 def _check_produced(values: Iterable[Value], op: Operation) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.gluon.ordered_loops import OrderedLoops, divided, instruction_columns, live_registers
-from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
+from tiledsl.analysis.gluon.softmax_loops import EXTENTS, ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_extent
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import gluon, tile
@@ -48,8 +48,7 @@ def make_plan(
     suffice."""
     size = ELEMENTS[loops.query.out.dtype].bits // 8
     for extent in (loops.columns, loops.depth, loops.width):
-        if extent & (extent - 1) or not 16 <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", loops.query)
+        check_extent(extent, EXTENTS, loops.query)
     rows = warp_groups * ROWS_OF_CONSUMER
     queries = rows * loops.depth * size
     once = queries + sum(rows * loops.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
@@ -87,9 +86,8 @@ def product_stages(
     `stages` 0 means what the loop asks for. Raises NotRecognised if shared memory or registers do not suffice.
     """
     size = ELEMENTS[product.left.out.dtype].bits // 8
-    for extent, least in ((product.columns, 16), (product.depth, 32 // size)):
-        if extent & (extent - 1) or not least <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", product.product)
+    check_extent(product.columns, EXTENTS, product.product)
+    check_extent(product.depth, EXTENTS if size > 1 else EXTENTS[1:], product.product)  # 32 bytes at least
     limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
     sums = product.columns // 2 * (2 if product.acc_position is None else 1)
     if sums > limit:

@@ -26,6 +26,7 @@ from tiledsl.math_functions import MATH_FUNCTIONS
 
 ROWS_OF_CONSUMER = 64  # of a warp group's matrix instruction
 HALVES = ("float16", "bfloat16")
+EXTENTS = (16, 32, 64, 128, 256)  # of tiles
 REDUCTIONS = frozenset({"sum", "max", "min"})
 _ALLOWED = (
     arith.ConstantOp, arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp,
@@ -102,6 +103,13 @@ class SoftmaxLoops:
         """Operations whose rows are not those of the block."""
         each = [(loop.keys, loop.values, *_transposes(loop.scores.b)) for loop in self.loops]
         return {op for ops in each for op in ops}
+
+
+def check_extent(extent: int, extents: Sequence[int], op: Operation) -> None:
+    """Raises NotRecognised for an extent of a tile that is none of these."""
+    if extent not in extents:
+        reason = f"a tile's extent {extent} is not a power of two from {extents[0]} to {extents[-1]}"
+        raise NotRecognised(reason, op)
 
 
 def check_supported(body: Region, branches_read: bool = False) -> None:

@@ -88,6 +88,9 @@ def test_sums_of_digits_are_the_indices() -> None:
         # sizes that do not go into one another, or into the axis
         (("a floordiv i 4", "b floormod i 6"), None),
         (("a floordiv j 3", "b floormod j 3"), None),
+        (("a shr i -1", "b floormod i 8"), None),
+        (("a shr i 31", "b floormod i 8"), None),
+        (("a shr i 30", "b floormod i 8"), [(3, 8), (1,)]),
         # bits that are no remainder
         (("a floordiv i 6", "b and i 5"), None),
         # a carry, what is negative, and what is not known

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.passes.ir_cases import body_lines, kernel
+from tests.passes.ir_cases import body_lines, kernel, program
 from tests.support.programs import check_pass, inputs_for
+from tiledsl.dialects.tile import ParallelOp
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
+from tiledsl.passes.vectorize_parallel.arrays import split_arrays
 
 PARAMETERS = "A: 64*float32, B: 64*float32, N: 64*int32"
 
@@ -319,6 +323,45 @@ def test_arrays_at_numbers_are_divided() -> None:
         "tile.store %y, %A[%tx]",
         "tile.store %w, %B[%tx]",
     ]
+
+
+FILL = "%z = arith.constant {value = 0.5} : tensor<2x3xfloat32> tile.write %z, %a"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("tile.store %f, %a[%c1, %k] %x = tile.load %a[%c0, %k] : float32 tile.store %x, %a[%c1, %c2]",
+         ["%a = 3", "%a_1 = 3", "tile.store %f, %a[%k]", "%x = tile.load %a_1[%k] : float32",
+          "tile.store %x, %a[%c2]"]),
+        ("tile.store %f, %a[%k, %c2] mask=%b", ["%a = 2", "tile.store %f, %a[%k] mask=%b"]),
+        ("tile.store %f, %a[%c1, %c2] mask=%b %x = tile.load %a[%c0, %c0] mask=%b other=%f : float32",
+         ["%a = ", "%a_1 = ", "tile.store %f, %a mask=%b", "%x = tile.load %a_1 mask=%b other=%f : float32"]),
+        (f"{FILL} tile.store %f, %a[%c1, %k]", ["%a = 3", "tile.write %c0p5, %a", "tile.store %f, %a[%k]"]),
+        (f"{FILL} tile.store %f, %a[%c1, %c2] tile.store %f, %a[%c0, %c2]",
+         ["%a = ", "%a_1 = ", "tile.store %c0p5, %a", "tile.store %c0p5, %a_1", "tile.store %f, %a",
+          "tile.store %f, %a_1"]),
+        ("tile.store %f, %a[%k, %k]", None),
+        ("tile.store %f, %a[%c1, %k] tile.store %f, %a[%k, %c2]", None),
+        ("tile.store %f, %a[%c2, %k]", None),  # outside of the array, as code may be that never runs
+        ("tile.store %f, %a[%c-1, %k]", None),
+        ("%z = tensor.broadcast %f : tensor<2x3xfloat32> tile.write %z, %a tile.store %f, %a[%c1, %k]", None),
+        ('%o = tile.atomic %f, %a[%c1, %k] {kind = "add"} : float32', None),
+    ],
+)  # fmt: skip
+def test_which_arrays_are_divided(body: str, expected: list[str] | None) -> None:
+    def divided(behind: str = "") -> tuple[list[str], list[str]]:
+        made = program(f"""%a = tile.alloc : buffer<2*3*float32, local> %k = arith.and %bx, %c1 : int32
+          tile.parallel {{extents = (4,), lockstep = true}} (%tx: int32) {{ {body} }} {behind}""")
+        before = body_lines(made)
+        split_arrays(next(op for op in made.root.walk() if isinstance(op, ParallelOp)))
+        return before, body_lines(made)
+
+    before, lines = divided()
+    found = [re.sub(r"tile.alloc : buffer<(\d?).*", r"\1", each) for each in lines if "%a" in each]
+    assert found == expected if expected is not None else lines == before
+    before, lines = divided("%y = tile.load %a[%c0, %c0] : float32")
+    assert lines == before
 
 
 @pytest.mark.parametrize(("value", "own"), [("%c0.5", False), ("%x", True)])

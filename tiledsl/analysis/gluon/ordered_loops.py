@@ -36,7 +36,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, TensorType
 
-WARPS = (4, 8)
+WARPS = {4: 1, 8: 2}  # that a kernel has, and their groups, which share an instruction's rows
 MOST_COLUMNS = 256  # of an instruction
 TURNS, ITEM = "turns", "item"  # the rings of blocks that loops load, and of those loaded before
 
@@ -107,7 +107,7 @@ def is_ordered(body: Region) -> bool:
 
 def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
     """How many of the warps the rows of a product are divided among, and how many its columns."""
-    groups = warps // 4
+    groups = WARPS[warps]
     by_rows = math.gcd(shape[0] // ROWS_OF_CONSUMER, groups)
     return 4 * by_rows, groups // by_rows
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.ordered_loops import OrderedLoops, divided, instruction_columns, live_registers
+from tiledsl.analysis.gluon.ordered_loops import WARPS, OrderedLoops, divided, instruction_columns, live_registers
 from tiledsl.analysis.gluon.softmax_loops import EXTENTS, ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_extent
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
@@ -121,7 +121,7 @@ class OrderedPlan:
 def ordered_plan(ordered: OrderedLoops, warps: int, stages: int, shared_bytes: int) -> OrderedPlan:
     """The plan; `stages` 0 means what the loops ask for, at least 2. Raises NotRecognised if shared memory or registers
     do not suffice."""
-    warp_groups = warps // 4
+    warp_groups = WARPS[warps]
     limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
     for loop in ordered.loops:
         needed = live_registers(loop, warps)

@@ -32,6 +32,7 @@ from tiledsl.passes.tile_values import (
     same_bits,
     selected,
     with_digit_axes,
+    zero,
 )
 
 # Updates at computed indices compare each point with each element if these are no more comparisons; else they scatter.
@@ -151,8 +152,7 @@ def combine_on_chip(
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
     if inside is None or not op.out.uses:
         return old
-    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
-    return selected(builder, inside, old, nothing)
+    return selected(builder, inside, old, zero(builder, (), value.dtype))
 
 
 def _inside_of_one(op: tile.AtomicOp, builder: Builder, indices: Sequence[Value]) -> Value | None:
@@ -161,8 +161,7 @@ def _inside_of_one(op: tile.AtomicOp, builder: Builder, indices: Sequence[Value]
     inside: Value | None = None
     for index, size in zip(indices, tile.buffer_type(op.buffer).static_shape, strict=True):
         if size == 1 and bounds(index) != (0, 0):
-            zero = builder.constant(0, with_shape((), index.dtype))
-            inside = both(builder, inside, compared(builder, index, "eq", zero))
+            inside = both(builder, inside, compared(builder, index, "eq", zero(builder, (), index.dtype)))
     return inside
 
 
@@ -189,8 +188,7 @@ def _scatter(
     if not op.out.uses:
         return None
     before = reshaped(builder, converted(builder, scattered.results[1], value.dtype), full)
-    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
-    return before if mask is None else selected(builder, mask, before, nothing)
+    return before if mask is None else selected(builder, mask, before, zero(builder, (), value.dtype))
 
 
 def _computed_in(kind: str, dtype: str) -> str:

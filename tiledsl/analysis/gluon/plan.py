@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +9,8 @@ from tiledsl.analysis.gluon.ordered_loops import WARPS, OrderedLoops, divided, i
 from tiledsl.analysis.gluon.softmax_loops import EXTENTS, ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_extent
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
+from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import gluon, tile
-from tiledsl.ir.core import Value
 from tiledsl.ir.types import ELEMENTS
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
@@ -134,9 +133,9 @@ def ordered_plan(ordered: OrderedLoops, warps: int, stages: int, shared_bytes: i
         if columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[warp_groups]:
             raise NotRecognised(f"an instruction of {columns} columns does not fit {warps} warps", product)
     once = BARRIER_BYTES + sum(
-        map(tile_bytes, [*(load.out for load in ordered.kept), *{*ordered.buffers(warps).values()}])
+        map(tensor_bytes, [*(load.out for load in ordered.kept), *{*ordered.buffers(warps).values()}])
     )
-    stage_bytes = sum(tile_bytes(load.out) for load in {*ordered.rings.values()})
+    stage_bytes = sum(tensor_bytes(load.out) for load in {*ordered.rings.values()})
     possible, least = (shared_bytes - once) // stage_bytes, once + 2 * stage_bytes
     if possible < 2:
         raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", ordered.loops[0].op)
@@ -153,11 +152,6 @@ def ordered_drawback(plan: OrderedPlan, shared_bytes: int) -> str:
     if 2 * plan.least <= shared_bytes:
         return f"of blocks of {plan.least} bytes several run on a multiprocessor"
     return ""
-
-
-def tile_bytes(value: Value) -> int:
-    """What a tile takes in shared memory."""
-    return math.prod(value.shape) * ELEMENTS[value.dtype].bits // 8
 
 
 def products_in_flight(product: TiledProduct, warp_groups: int) -> int:

@@ -98,8 +98,7 @@ def fewer_atomics(
         return value, mask
     kind = "sum" if kind == "add" else kind
     if mask is not None:
-        neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
-        value = selected(builder, mask, value, neutral)
+        value = selected(builder, mask, value, _neutral(builder, kind, value.dtype))
         mask = None if takes_neutral else mask
     for axis in extra:
         value = reduced(builder, value, kind, axis, keep=True)
@@ -232,9 +231,8 @@ def _by_element(
         else:
             places.append(spread(index))
     kind = "sum" if op.kind == "add" else op.kind
-    neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
     assert hit is not None, "points that differ in no index"
-    value = selected(builder, hit, spread(value), neutral)
+    value = selected(builder, hit, spread(value), _neutral(builder, kind, value.dtype))
     changed = hit if kind in ("max", "min") and is_float(value.dtype) else None
     for axis in range(len(shape)):
         if axis not in kept and value.shape[axis] > 1:
@@ -242,6 +240,13 @@ def _by_element(
             if changed is not None and varies(changed, axis):
                 changed = reduced(builder, changed, "or", axis, keep=True)
     return value, places, changed
+
+
+def _neutral(builder: Builder, kind: str, dtype: str) -> Value:
+    """What changes no element that it is combined with, but for the extremum of it and of a NaN."""
+    if kind == "sum":
+        return nothing(builder, dtype)
+    return builder.constant(tensor.neutral(kind, dtype), with_shape((), dtype))
 
 
 def _one_to_one(indices: list[Value], shared: Shape) -> bool:

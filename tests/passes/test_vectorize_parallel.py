@@ -81,6 +81,27 @@ def test_a_buffer_that_all_points_share_is_read_once() -> None:
     )
 
 
+def test_what_is_added_to_no_element_is_its_neutral() -> None:
+    """At computed places: of a sum -0.0, which leaves an element of -0.0 as it is; of extrema, elements that no point
+    has stay masked, since an infinity would replace a NaN."""
+    body = """
+    %s = tile.alloc : buffer<4*DTYPE, fragment>
+    tile.parallel {extents = (3,)} (%i: int32) {
+      %n = tile.load %N[%i] : int32 %x = tile.load %X[%i] : DTYPE
+      %o = tile.atomic %x, %s[%n] {kind = "KIND"} : DTYPE
+    }"""
+    for kind, dtype, neutral, masked in (
+        ("add", "float32", "%cm0p0", False), ("add", "int32", "%c0", False), ("max", "float32", "%cminf", True),
+        ("max", "int32", "%cm2147483648", False), ("min", "float32", "%cinf", True),
+    ):  # fmt: skip
+        text = body.replace("DTYPE", dtype).replace("KIND", kind)
+        lines = after(VectorizeParallel(), text, parameters=f"N: 3*int32, X: 3*{dtype}")
+        (select,) = [line for line in lines if "arith.select" in line]
+        assert f", {neutral} : " in select
+        (store,) = [line for line in lines if "tile.store" in line]
+        assert ("mask=" in store) is masked
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_what_is_added_to_one_element_is_summed_before(rows: int) -> None:
     """Along dimensions of more than one point alone, of values and of masks."""
@@ -96,7 +117,7 @@ def test_what_is_added_to_one_element_is_summed_before(rows: int) -> None:
     expected = f"""
         %x = tile.load %Y[{"%i" if rows > 1 else "%c0"}, %j] : tensor<{rows}x8xfloat32>
         %c = arith.cmp %j, %c3 {{predicate = "lt"}} : tensor<1x8xbool>
-        %a = arith.select %c, %x, %c0p0 : tensor<{rows}x8xfloat32>{over_rows if rows > 1 else ""}
+        %a = arith.select %c, %x, %cm0p0 : tensor<{rows}x8xfloat32>{over_rows if rows > 1 else ""}
         %e = tensor.reduce {"%d" if rows > 1 else "%a"} {{kind = "sum", axis = 1}} : tensor<1xfloat32>
         %f = tensor.reshape %e : tensor<1x1xfloat32>
         %g = tensor.reduce %c {{kind = "or", axis = 1}} : tensor<1xbool>

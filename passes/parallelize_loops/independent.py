@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.linear import LinearForm
+from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -17,11 +18,10 @@ Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 
 def iterations(loop: scf.ForOp) -> range | None:
     """The indices of a plain serial loop with constant bounds that runs more than once."""
-    lower, upper, step = (constant_of(value) for value in (loop.lower, loop.upper, loop.step))
-    if loop.inits or loop.num_stages or loop.flatten or lower is None or upper is None or not step:
+    found = indices_of(loop)
+    if loop.inits or loop.num_stages or loop.flatten or found is None or len(found) < 2:
         return None
-    found = range(int(lower), int(upper), int(step))
-    return found if len(found) > 1 else None
+    return found
 
 
 def has_independent_lanes(loop: scf.ForOp) -> bool:

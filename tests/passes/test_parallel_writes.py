@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.dialects import tile
 from tiledsl.ir.core import Value
 from tiledsl.passes.vectorize_parallel.threads import threads_where
-from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, place
+from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, keeps_element, place
 
 ROWS, COLUMNS = 3, 4
 
@@ -106,3 +107,29 @@ def test_in_how_many_points_a_mask_holds(mask: str, count: int | None) -> None:
     {mask}"""
     named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
     assert threads_where(named["m"]) == count
+
+
+@pytest.mark.parametrize(
+    ("between", "store", "keeps"),
+    [
+        ("", "%x, %t[%bx, %c2]", True),
+        ("%y = arith.add %bx, %c1 : int32", "%x, %t[%bx, %c2]", True),
+        ("%y = tile.load %t[%c0, %c1] : float32", "%x, %t[%bx, %c2]", True),
+        ("%two = arith.constant {value = 2} : int32", "%x, %t[%bx, %two]", True),
+        ("%two = arith.constant {value = 1} : int32", "%x, %t[%bx, %two]", False),
+        ("", "%x, %t[%c2, %bx]", False),
+        ("", "%x, %t[%s, %c2]", False),
+        ("", "%x, %u[%bx, %c2]", False),
+        ("%y = arith.neg %x : float32", "%y, %t[%bx, %c2]", False),
+        ("tile.store %f, %t[%c0, %c0]", "%x, %t[%bx, %c2]", False),
+        ("tile.store %f, %t[%c0, %c0] %y = arith.add %bx, %c1 : int32", "%x, %t[%bx, %c2]", False),
+        ("%x2 = tile.load %A[%bx, %c2] : float32", "%x2, %A[%bx, %c2]", False),  # in memory others may write
+        ("%x2 = tile.load %t[%bx, %c2] mask=%b : float32", "%x2, %t[%bx, %c2]", False),
+        ("scf.if %b {", "%x, %t[%bx, %c2] scf.yield } { scf.yield }", False),
+    ],
+)
+def test_stores_that_put_back_what_was_just_read(between: str, store: str, keeps: bool) -> None:
+    body = f"""%t = tile.alloc : buffer<4*4*float32, shared> %u = tile.alloc : buffer<4*4*float32, shared>
+        %x = tile.load %t[%bx, %c2] : float32 {between} tile.store {store}"""
+    stores = [op for op in kernel_of(program(body)).walk() if isinstance(op, tile.StoreOp)]
+    assert keeps_element(stores[-1]) is keeps

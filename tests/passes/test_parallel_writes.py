@@ -16,42 +16,42 @@ from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, ke
 ROWS, COLUMNS = 3, 4
 
 
-def index(outer: int, inner: int, offset: str = "%c0") -> Value:
+def index(outer: int, inner: int, offset: str = "%c0", rows: int = ROWS) -> Value:
     """%i * outer + %j * inner + offset over 3 x 4 points; a factor of 0 leaves the index out."""
     terms = []
     body = f"""
-    %i = tensor.iota {{axis = 0}} : tensor<{ROWS}x1xint32>
+    %i = tensor.iota {{axis = 0}} : tensor<{rows}x1xint32>
     %j = tensor.iota {{axis = 1}} : tensor<1x{COLUMNS}xint32>
     """
     if outer:
-        terms.append((f"{ROWS}x1", "%a"))
-        body += f"%a = arith.mul %i, %c{outer} : tensor<{ROWS}x1xint32>\n"
+        terms.append((f"{rows}x1", "%a"))
+        body += f"%a = arith.mul %i, %c{outer} : tensor<{rows}x1xint32>\n"
     if inner:
         terms.append((f"1x{COLUMNS}", "%b"))
         body += f"%b = arith.mul %j, %c{inner} : tensor<1x{COLUMNS}xint32>\n"
     if len(terms) == 2:
-        body += f"%t = arith.add %a, %b : tensor<{ROWS}x{COLUMNS}xint32>\n"
-        terms = [(f"{ROWS}x{COLUMNS}", "%t")]
+        body += f"%t = arith.add %a, %b : tensor<{rows}x{COLUMNS}xint32>\n"
+        terms = [(f"{rows}x{COLUMNS}", "%t")]
     ((shape, name),) = terms
     body += f"%x = arith.add {name}, {offset} : tensor<{shape}xint32>"
     return {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}["x"]
 
 
-def elements(outer: int, inner: int) -> np.ndarray:
-    return np.arange(ROWS)[:, None] * outer + np.arange(COLUMNS)[None, :] * inner
+def elements(outer: int, inner: int, rows: int = ROWS) -> np.ndarray:
+    return np.arange(rows)[:, None] * outer + np.arange(COLUMNS)[None, :] * inner
 
 
 def test_points_that_one_index_tells_apart() -> None:
-    for outer, inner in itertools.product(range(-6, 7), repeat=2):
+    for rows, outer, inner in itertools.product((2, 3), range(-6, 7), range(-6, 7)):
         if not outer and not inner:
             continue
-        made = index(outer, inner)
+        made = index(outer, inner, rows=rows)
         shared = place([made], 2)
-        apart = np.unique(elements(outer, inner)).size == np.prod(shared)
+        apart = np.unique(elements(outer, inner, rows)).size == np.prod(shared)
         known = _one_to_one([made], shared)
         assert not known or apart, (outer, inner)
         # Found wherever one index moves by more than the other one reaches.
-        a, b = abs(outer) * (ROWS - 1), abs(inner) * (COLUMNS - 1)
+        a, b = abs(outer) * (rows - 1), abs(inner) * (COLUMNS - 1)
         far = not outer or not inner or abs(outer) > b or abs(inner) > a
         assert known is far, (outer, inner)
 

@@ -407,6 +407,10 @@ BODIES = {
                        %y = tile.load %t : float32 tile.store %y, %a[%i, %j] }""",
     "local_column": """%t = tile.alloc : buffer<1*float32, local> PAR { %x = tile.load %A[%i, %c2] : float32
                        tile.store %x, %t[%c0] %y = tile.load %t[%c0] : float32 tile.store %y, %a[%i, %j] }""",
+    "sum_of_two": """tile.parallel {extents = (2,)} (%k: int32) { %x = tile.load %w[%k] : float32
+        %y = tile.load %v[%c1] : float32 %z = arith.add %y, %x : float32 tile.store %z, %v[%c1] }""",
+    "tile_of_a_scalar": """PAR { %x = tile.load %A[%c1, %c2] : float32 %t = tensor.broadcast %x : tensor<8xfloat32>
+        tile.write %t, %w } PAR { %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }""",
     "local_inside_uniform": """PAR { %t = tile.alloc : buffer<2*float32, local> tile.store %c0.5, %t[%c1]
         tile.store %c1.5, %t[%c0] %x = tile.load %t[%c1] : float32 %y = tile.load %t[%c0] : float32
         %z = arith.sub %y, %x : float32 tile.store %z, %a[%i, %j] }""",

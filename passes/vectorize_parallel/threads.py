@@ -110,8 +110,7 @@ class Block:
     def _fill(self, op: tile.WriteOp, builder: Builder, mask: Value | None) -> None:
         """A tile that is the same in all threads becomes the content of an array that each of them has."""
         target = self.private[op.buffer]
-        shape, own = tile.buffer_type(target).static_shape, op.value.shape
-        lanes = len(shape) - (len(own) if prod(own) != 1 else 0)
+        shape, lanes = tile.buffer_type(target).static_shape, len(self.variance.extents)
         value = self._mapped(op.value)
         value = reshaped(builder, value, (1,) * lanes + shape[lanes:])
         if mask is not None:

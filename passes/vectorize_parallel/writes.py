@@ -52,15 +52,9 @@ def one_writer(
     A value that is the same along such a dimension is written if the mask holds anywhere. A varying value is taken from
     the one point at which the mask holds; it is an error if the mask does not vary either.
     """
-    extra = [
-        axis
-        for axis, size in enumerate(place)
-        if size == 1 and (varies(value, axis) or mask is not None and varies(mask, axis))
-    ]
-    if not extra:
-        return value, mask
-    summed = [axis for axis in extra if varies(value, axis)]
-    for axis in extra:
+    shared = [axis for axis, size in enumerate(place) if size == 1]
+    summed = [axis for axis in shared if varies(value, axis)]
+    for axis in shared:
         if mask is not None and varies(mask, axis) and axis not in summed:
             mask = reduced(builder, mask, "or", axis, keep=True)
     if summed:

@@ -11,6 +11,7 @@ from tests.passes.ir_cases import kernel_of, program
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Value
 from tiledsl.passes.vectorize_parallel.threads import threads_where
+from tiledsl.passes.vectorize_parallel.updates import updates_alone
 from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, keeps_element, place
 
 ROWS, COLUMNS = 3, 4
@@ -133,3 +134,46 @@ def test_stores_that_put_back_what_was_just_read(between: str, store: str, keeps
         %x = tile.load %t[%bx, %c2] : float32 {between} tile.store {store}"""
     stores = [op for op in kernel_of(program(body)).walk() if isinstance(op, tile.StoreOp)]
     assert keeps_element(stores[-1]) is keeps
+
+
+ADD = "%o = tile.load %r[%bx] : float32 %n = arith.add %o, %f : float32 tile.store %n, %r[%bx]"
+MORE = ADD.replace("%o", "%p").replace("%n", "%q").replace("%bx", "%s")
+ATOMIC = '%a = tile.atomic %f, %r[%c1] {kind = "add"} : float32'
+
+
+@pytest.mark.parametrize(
+    ("body", "terms"),
+    [
+        (ADD, ["f"]),
+        (ADD.replace("%o, %f", "%f, %o"), ["f"]),
+        (ADD.replace("arith.add", "arith.sub"), ["-f"]),
+        (ADD.replace("arith.add %o, %f", "arith.sub %f, %o"), None),
+        (ADD.replace("arith.add", "arith.max"), ["f"]),
+        (ADD.replace("arith.add", "arith.mul"), None),
+        (ADD.replace("%n =", "%t = arith.add %f, %f : float32 %n =").replace("%o, %f", "%o, %t"), ["t"]),
+        (ADD.replace("%n = arith.add %o, %f", "%t = arith.sub %o, %g : float32 %n = arith.add %t, %f"), ["-g", "f"]),
+        (ADD.replace("%n = arith.add %o, %f", "%t = arith.max %o, %g : float32 %n = arith.add %t, %f"), None),
+        (ADD.replace("%n = arith.add %o, %f", "%t = arith.cast %o : float64 %u = arith.cast %f : float64 "
+                     "%v = arith.add %t, %u : float64 %n = arith.cast %v"), ["u"]),
+        (ADD.replace("%r[%bx] :", "%r[%bx] mask=%b :"), None),
+        (ADD.replace("tile.store %n, %r[%bx]", "tile.store %n, %r[%s]"), None),
+        (f"{ADD} {MORE}", ["f", "f"]),
+        (f"{ADD} {MORE.replace('add', 'sub')}", ["f", "-f"]),
+        (f"{ADD} {MORE.replace('add', 'min')}", None),
+        (f"{ADD} tile.store %f, %r[%c1]", None),
+        (f"{ADD} %p = tile.load %r[%c1] : float32", None),
+        (f"{ADD} tile.store %o, %D[%c1]", None),
+        (f"{ADD} tile.store %n, %D[%c1]", None),
+        (f"{ADD} {ATOMIC}", ["f"]),
+        (f"{ADD} {ATOMIC} tile.store %a, %D[%c1]", None),
+        (f"{ADD} {ATOMIC.replace('add', 'max')}", None),
+        (ATOMIC, []),
+        (f"{ATOMIC} {ATOMIC.replace('%a', '%b2')}", []),
+    ],
+)  # fmt: skip
+def test_accesses_that_only_update(body: str, terms: list[str] | None) -> None:
+    text = f"""%r = tile.alloc : buffer<4*float32, shared> %g = arith.neg %f : float32 {body}"""
+    ops = list(kernel_of(program(text)).walk())
+    (buffer,) = [op.out for op in ops if isinstance(op, tile.AllocOp)]
+    found = updates_alone([op for op in ops if buffer in op.operands])
+    assert (found and [("-" if minus else "") + term.name for each in found for term, minus in each.terms]) == terms

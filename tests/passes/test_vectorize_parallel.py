@@ -102,6 +102,41 @@ def test_what_is_added_to_no_element_is_its_neutral() -> None:
         assert ("mask=" in store) is masked
 
 
+def test_what_a_point_s_own_place_addresses_is_not_compared() -> None:
+    body = """
+    %s = tile.alloc : buffer<4*6*float32, fragment>
+    tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
+      %n = tile.load %N[%j] : int32 %x = tile.load %X[%i, %j] : float32
+      %o = tile.atomic %x, %s[%i, %n] {kind = "add"} : float32
+    }"""
+    assert after(VectorizeParallel(), body, parameters="N: 8*int32, X: 4*8*float32")[5:] == [
+        "%i_1 = tensor.reshape %i : tensor<4x1x1xint32>",
+        "%0 = tensor.iota {axis = 2} : tensor<1x1x6xint32>",
+        "%n_1 = tensor.reshape %n : tensor<1x8x1xint32>",
+        '%1 = arith.cmp %n_1, %0 {predicate = "eq"} : tensor<1x8x6xbool>',
+        "%x_1 = tensor.reshape %x : tensor<4x8x1xfloat32>",
+        "%2 = arith.select %1, %x_1, %cm0p0 : tensor<4x8x6xfloat32>",
+        '%3 = tensor.reduce %2 {kind = "sum", axis = 1} : tensor<4x6xfloat32>',
+        "%4 = tensor.reshape %3 : tensor<4x1x6xfloat32>",
+        "%5 = tile.load %s[%i_1, %0] : tensor<4x1x6xfloat32>",
+        "%6 = arith.add %5, %4 : tensor<4x1x6xfloat32>",
+        "tile.store %6, %s[%i_1, %0]",
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_what_is_added_under_a_condition_leaves_other_elements_alone(dtype: str) -> None:
+    """Of floats with a mask; of integers what is neutral changes none."""
+    body = f"""
+    %s = tile.alloc : buffer<4*{dtype}, fragment>
+    tile.parallel {{extents = (4, 8)}} (%i: int32, %j: int32) {{
+      %x = tile.load %X[%i, %j] : {dtype} %c = arith.cmp %i, %j {{predicate = "lt"}} : bool
+      scf.if %c {{ %o = tile.atomic %x, %s[%i] {{kind = "add"}} : {dtype} scf.yield }} {{ scf.yield }} }}"""
+    lines = after(VectorizeParallel(), body, parameters=f"X: 4*8*{dtype}")
+    (store,) = [line for line in lines if "tile.store" in line]
+    assert ("mask=" in store) is (dtype == "float32")
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_what_is_added_to_one_element_is_summed_before(rows: int) -> None:
     """Along dimensions of more than one point alone, of values and of masks."""
@@ -641,6 +676,13 @@ REFUSED = {
 }
 
 
+# What is written is computed from an element of the same buffer.
+OF_ITSELF = {
+    "doubled once for each", "two kinds of updates", "an update whose element is read",
+    "an update of the element beside", "what is subtracted from",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     body, message = REFUSED[name]
@@ -648,3 +690,5 @@ def test_refused(name: str) -> None:
         check_pass(TO_VALUES, tiles(body), [])
     assert message in str(caught.value)
     assert caught.value.loc is None or caught.value.loc.line > 0
+    if "same element" in message:
+        assert ("to add up along a dimension" in str(caught.value)) is (name in OF_ITSELF)

@@ -59,6 +59,17 @@ def test_a_tile_that_is_the_same_in_all_threads_fills_an_array_of_each() -> None
     ]
 
 
+def test_a_tile_of_one_element_fills_an_element_of_each() -> None:
+    found = lines(
+        f"""{LOAD} tile.store %x, %one[%c0] %z = tensor.broadcast %c0.5 : tensor<1xfloat32> tile.write %z, %one
+            %c = arith.cmp %tx, %c3 {{predicate = "lt"}} : bool scf.if %c {{ tile.store %x, %one[%c0] scf.yield }}
+            {{ scf.yield }} %y = tile.load %one[%c0] : float32 tile.store %y, %B[%tx]""",
+        before="%one = tile.alloc : buffer<1*float32, local>",
+    )
+    assert "%one_1 = tile.alloc : buffer<64*float32, fragment>" in found
+    assert any(line.startswith("tile.write") and line.endswith("%one_1") for line in found)
+
+
 def test_a_shuffle_is_a_gather_in_each_group() -> None:
     body = f"{LOAD} %y = thread.shuffle %x, %c3 {{group = 8}} : float32 tile.store %y, %B[%tx]"
     assert lines(body)[3:] == [

@@ -103,7 +103,6 @@ class _Vectorizer:
         self.map: dict[Value, Value] = {}
         self.private: dict[Value, Value] = {}
         self.points: dict[int, Value] = {}  # dimension -> its index
-        self.active = 0  # the dimensions of the parallel that is being emitted
         self.block = Block(self.variance, self.map, self.private) if parallel.lockstep else None
 
     def run(self) -> None:
@@ -128,11 +127,8 @@ class _Vectorizer:
                     self.points[dim] = iota(builder, self.rank, dim, extent)
                     self.points[dim].name = arg.name
             self.map[arg] = self.points[dim]
-        if 0 in op.extents:
-            return
-        outer, self.active = self.active, self.variance.active[op]
-        self._body(op.body, builder, mask)
-        self.active = outer
+        if 0 not in op.extents:
+            self._body(op.body, builder, mask)
 
     def _body(self, region: Region, builder: Builder, mask: Value | None) -> None:
         for op in region:
@@ -408,7 +404,7 @@ class _Vectorizer:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
         compare = self._mapped(op.compare)
         mask = both(builder, mask, self._mapped(op.mask))
-        full = self.variance.shape(self.active)
+        full = self.variance.shape(self.variance.active_at(op))
         if is_on_chip_update(op):
             if op.buffer in self.variance.allocated:
                 raise TileError(
@@ -433,7 +429,7 @@ class _Vectorizer:
         self, op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None
     ) -> None:
         """An update of an element of each thread's own, by all points of a T.Parallel that the thread runs."""
-        full = self.variance.shape(self.active & ~self.variance.threads | self.variance.of(op.buffer))
+        full = self.variance.shape(self.variance.active_at(op) & ~self.variance.threads | self.variance.of(op.buffer))
         value = broadcast(builder, value, full) if full else value
         indices = self._indices(builder, op.buffer, indices)
         made = tile.AtomicOp(value, self._target(op.buffer), indices, mask, loc=op.loc, **op.attributes)

@@ -53,6 +53,7 @@ ROW_LINES = """
     ("bounds", "trips", "index"),
     [
         ((0, 6, 1), 6, []),
+        ((0, 2, 1), 2, []),
         ((2, 4, 1), 2, ["%0 = arith.add %i, %c2 : int32"]),
         ((0, 5, 2), 3, ["%0 = arith.mul %i, %c2 : int32"]),
         ((1, 6, 2), 3, ["%0 = arith.mul %i, %c2 : int32", "%1 = arith.add %0, %c1 : int32"]),

@@ -62,7 +62,7 @@ def accesses_in(loop: scf.ForOp, *allowed: type[Operation]) -> dict[Value, list[
         elif isinstance(op, scf.ForOp):
             if op.inits or op.num_stages or any(each in defined and constant_of(each) is None for each in op.operands):
                 return None
-        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *allowed)) or op.is_pure and not op.regions):
+        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *allowed)) or op.is_pure):
             return None
     return accesses
 

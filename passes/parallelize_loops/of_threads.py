@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from tiledsl.analysis.dependence import ancestors
@@ -52,8 +51,8 @@ def _updates(loop: scf.ForOp) -> list[Update] | None:
 
 def _threads(loop: scf.ForOp) -> tile.ParallelOp | None:
     """The threads that a loop is code for; None in a T.Parallel, for one point of that or for the block."""
-    around: Sequence[tile.ParallelOp] = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
-    return around[0] if len(around) == 1 and around[0].lockstep else None
+    around: list[tile.ParallelOp] = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
+    return around.pop() if len(around) == 1 and all(op.lockstep for op in around) else None
 
 
 def _is_of_whole(op: Operation) -> bool:

@@ -307,8 +307,8 @@ COPY = "tile.copy %s[%i, %c0], %w {shape = (8,), source_axes = (1,), target_axes
               %3 = arith.add %c2, %0 : int32
               tile.store %2, %s[%k, %3]
             }"""),
-        ("scf.if %b { tile.copy %A[%l, %c4], %t {shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)} scf.yield } "
-         "{ scf.yield } tile.fill %c0.5, %w %x = tile.load %s[%i, %c1] : float32",
+        ("scf.if %b { tile.copy %A[%l, %c4], %t {shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)} scf.yield "
+         "} { scf.yield } tile.fill %c0.5, %w %x = tile.load %s[%i, %c1] : float32",
          """scf.if %b {
               tile.parallel {extents = (1, 8)} (%0: int32, %1: int32) {
                 %2 = arith.cast %0 : int64

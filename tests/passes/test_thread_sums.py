@@ -23,6 +23,8 @@ def threads(*body: str) -> list[str]:
     text = f"""%a = tile.alloc : buffer<4*float32, local> %x = tile.alloc : buffer<4*float32, local>
                %t = tile.alloc : buffer<1*float32, local> %u = tile.alloc : buffer<1*float32, local>
                %s = tile.alloc : buffer<8*4*float32, shared> %r = tile.alloc : buffer<4*float32, shared>
+               %d = tile.alloc : buffer<4*4*float32, shared>
+               tile.copy %A[%c0, %c0], %d {{shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}}
                tile.copy %A[%c0, %c0], %s {{shape = (8, 4), source_axes = (0, 1), target_axes = (0, 1)}}
                tile.copy %X[%c0], %r {{shape = (4,), source_axes = (0,), target_axes = (0,)}}
                tile.parallel {{extents = (8,), lockstep = true}} (%tx: int32) {{
@@ -75,6 +77,7 @@ def test_sums_of_a_thread_are_reductions(body: tuple[str, ...]) -> None:
     "body",
     [
         (turns("%p = tile.load %r[%k] : float32"),),  # a row of four is smaller than eight threads' sums of four
+        (turns("%p = tile.load %d[%k, %c0] : float32"),),  # nor is half of them
         (FILL, turns(PRODUCT, "%t[%c0]", "mul")),
         (FILL, turns(PRODUCT, more="tile.store %n, %a[%k]")),
         (FILL, turns(PRODUCT, "%a[%k]")),
@@ -89,6 +92,7 @@ def test_sums_of_a_thread_are_reductions(body: tuple[str, ...]) -> None:
     ],
     ids=[
         "small",
+        "half",
         "product",
         "kept",
         "moves",

@@ -226,10 +226,9 @@ class SelectEmitter(Pass):
             sums = {value.type for value in loops[0].yielded if isinstance(value.op, tensor.DotOp)}
             name_rescaling(loops, skip=len(sums) == 1)  # the text has one function for it
         if self.fast_math:
-            ops = list(kernel.body)
-            after = ops[ops.index(loops[-1]) + 1 :]
-            divide_rows_once(after)
-            multiply_rows_once(after)
+            for once in (divide_rows_once, multiply_rows_once):
+                ops = list(kernel.body)
+                once(ops[ops.index(loops[-1]) + 1 :])
         ordered = find_ordered_loops(kernel.body)
         plan = ordered_plan(ordered, warps, self.stages, shared_bytes)
         if self.backend == "auto" and (slower := ordered_drawback(plan, shared_bytes)):

@@ -40,12 +40,12 @@ def has_independent_lanes(loop: scf.ForOp) -> bool:
             return False
         atomics = [op for op in ops if isinstance(op, tile.AtomicOp)]
         if atomics:
-            commute = len({op.kind for op in atomics}) == 1 and atomics[0].kind != "cas"
-            if len(atomics) < len(ops) or not commute or any(op.out.uses for op in atomics):
+            kinds = {op.kind for op in atomics}  # of one kind they commute
+            if len(atomics) < len(ops) or len(kinds) > 1 or "cas" in kinds or any(op.out.uses for op in atomics):
                 return False
             continue
-        once = len(ops) == 1 and writes[0].parent in (loop.body, *_branches(loop.body))
-        moves = any(depends_on(index, {loop.index}) for index in writes[0].indices)
+        once = len(ops) == 1 and all(op.parent in (loop.body, *_branches(loop.body)) for op in writes)
+        moves = any(depends_on(index, {loop.index}) for op in writes for index in op.indices)
         if not (once and moves and scope != "global" or tells_apart(ops, loop.index, defined)):
             return False
     return True

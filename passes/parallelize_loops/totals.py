@@ -74,7 +74,7 @@ def total_of(
     A term is computed from elements that are not written before, neither by its own iteration.
     """
     stores = [op for op in ops if not isinstance(op, tile.LoadOp)]
-    store = stores[0] if len(stores) == 1 else None
+    store = stores.pop() if len(stores) == 1 else None
     if not isinstance(store, tile.StoreOp) or store.mask is not None or ELEMENTS[store.buffer.dtype].bits < 32:
         return None
     if constant_of(loop.step) != 1:
@@ -127,7 +127,8 @@ def _recurrence_of(
         for mine, other in [(op.lhs, op.rhs)] if negative else [(op.lhs, op.rhs), (op.rhs, op.lhs)]:
             found = _recurrence_of(mine, store, own_loads, is_own)
             if found is not None:
-                return found[0], [*found[1], (other, negative)]
+                factor, terms = found
+                return factor, [*terms, (other, negative)]
     return None
 
 
@@ -326,7 +327,7 @@ def _terms_loop(
     in that order."""
     store = total.store
     region = Region([loop.index.type], [loop.index.name])
-    index = region.args[0]
+    (index,) = region.args
     mapping: dict[Value, Value] = {loop.index: index}
     body = Builder(region, loc=store.loc)
     around: list[tile.ParallelOp] = []

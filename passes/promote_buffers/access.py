@@ -135,17 +135,17 @@ def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:
 def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Value:
     """`extent` positions along a dimension from an offset."""
     size, extent, offset = source.shape[dim], index.extent, index.offset
-    is_known = isinstance(offset, int) and 0 <= offset <= size - extent
-    if isinstance(offset, int) and is_known and offset % extent == size % extent == 0 and _splits(extent):
+    known = offset if isinstance(offset, int) and 0 <= offset <= size - extent else None
+    if known is not None and known % extent == size % extent == 0 and _splits(extent):
         before, after = source.shape[:dim], source.shape[dim + 1 :]
         split = reshaped(builder, source, (*before, size // extent, extent, *after))
-        part = _pick(builder, split, dim, builder.constant(offset // extent, INT32))
+        part = _pick(builder, split, dim, builder.constant(known // extent, INT32))
         return reshaped(builder, part, (*before, extent, *after))
     place = iota(builder, len(source.shape), dim, extent)
     start = builder.constant(offset, INT32) if isinstance(offset, int) else offset
     if constant_of(start) != 0:
         place = builder.insert(arith.AddOp(place, start)).result
-    if not is_known:
+    if known is None:
         place = _clamped(builder, place, size)
     return _gather(builder, source, place, dim)
 

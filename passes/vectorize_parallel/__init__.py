@@ -185,7 +185,7 @@ class _Vectorizer:
             )
             self.map[op.result] = builder.insert(copy).result
         elif isinstance(op, tile.AssertOp):
-            condition = values[0]
+            (condition,) = values
             if mask is not None:
                 skipped = builder.insert(arith.NotOp(mask)).result
                 condition = builder.insert(arith.OrOp(skipped, condition)).result
@@ -220,7 +220,8 @@ class _Vectorizer:
                 for out, value in zip(op.results, inner.terminator.operands, strict=True)
             ]
             regions.append(scf.yielding(region, values))
-        types = [value.type for value in regions[0].terminator.operands]
+        then, _ = regions
+        types = [value.type for value in then.terminator.operands]
         copy = builder.insert(scf.IfOp(condition, result_types=types, regions=regions, loc=op.loc))
         self._results(op, copy)
 

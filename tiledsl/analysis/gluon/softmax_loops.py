@@ -133,11 +133,10 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
     fors = [op for op in body if isinstance(op, scf.ForOp)]
     if not fors:
         raise NotRecognised("no loop with two products")
-    loops = tuple(_match_loop(op) for op in fors)
-    query = loops[0].scores.a.op
+    first, *others = map(_match_loop, fors)
+    query = first.scores.a.op
     assert isinstance(query, LOADS)
-    first = loops[0]
-    for loop in loops[1:]:
+    for loop in others:
         same = loop.scores.a is query.out and loop.acc_position == first.acc_position
         if not same or (loop.keys.out.type, loop.values.out.type) != (first.keys.out.type, first.values.out.type):
             raise NotRecognised("the loops differ in their operands", loop.op)
@@ -147,7 +146,7 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
         if not hands_on(one, following):
             raise NotRecognised("a loop does not just hand its values to the next", following)
     before, after = operations_around(body, fors)
-    return SoftmaxLoops(query, loops, tuple(before), tuple(after))
+    return SoftmaxLoops(query, (first, *others), tuple(before), tuple(after))
 
 
 def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:

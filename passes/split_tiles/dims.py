@@ -194,7 +194,7 @@ class Dims(DisjointSets[Dim]):
 
     def cut(self, node: Node, axis: int, size: int) -> tuple[Span, ...]:
         """The parts of a dimension of this size."""
-        return self.cuts.get((self.root((node, axis)), size), ((0, size),)) if size > 1 else ((0, size),)
+        return self.cuts.get((self.root((node, axis)), size), ((0, size),))
 
     def parts(self, node: Node, shape: Shape) -> list[Spans]:
         """The parts of a tile, in row-major order."""

@@ -234,7 +234,7 @@ def test_every_block_has_the_whole_sum(grid: tuple[int, ...], options: dict[str,
         kernels = [op for op in made.walk() if isinstance(op, tile.KernelOp)]
         blocks, parts = math.prod(grid), options.get("splits", 0)
         if min(parts, trips) > 1:
-            assert [constant_of(each) for each in kernels[0].grid] == [*grid, 1][:2] + [min(parts, trips)]
+            assert [constant_of(each) for each in kernels[0].grid] == [*(*grid, 1)[:2], min(parts, trips)]
             assert [each.sym_name for each in kernels] == ["kernel", "test_sum"]
             (space,) = [tile.buffer_type(op.out).shape for op in made.walk() if isinstance(op, tile.AllocOp)]
             assert space == (16 * blocks * min(parts, trips), 16)

@@ -56,15 +56,16 @@ class UnrollLoops(Pass):
         pending = [op for region in reversed(program.root.regions) for op in reversed(region)]
         while pending:
             op = pending.pop()
-            if isinstance(op, ForOp) and op in wanted and (indices := indices_of(op)) is not None:
-                size = len(indices) * sum(1 for _ in op.body.walk())
-                if size <= allowance:
-                    allowance -= size
-                    copies = _unroll(op, indices, wanted)
-                    pending.extend(reversed(copies))
-                    continue
-            for region in reversed(op.regions):
-                pending.extend(reversed(region))
+            if (
+                isinstance(op, ForOp)
+                and op in wanted
+                and (indices := indices_of(op)) is not None
+                and (size := len(indices) * sum(1 for _ in op.body.walk())) <= allowance
+            ):
+                allowance -= size
+                pending.extend(reversed(_unroll(op, indices, wanted)))
+            else:
+                pending.extend(inner for region in reversed(op.regions) for inner in reversed(region))
 
 
 # Of a loop that is unrolled without being asked for.

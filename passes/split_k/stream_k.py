@@ -149,7 +149,7 @@ def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares:
         finish, keep = _take(ops_after(loop)), _take(())
         check = _Steps(Builder(body, body.last, loop.loc), shares)
         whole = check.compare(check.apply(arith.SubOp, end, first), "eq", trips)
-        check.at.insert(scf.IfOp(whole, result_types=[], regions=[finish, keep]))
+        check.at.insert(scf.IfOp(whole, regions=[finish, keep]))
     else:
         erase_after(loop)
         keep = body
@@ -173,7 +173,7 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares:
         assert divided.op is not None
         body = _take(ops_after(divided.op))
         end = Builder(kernel.body, divided.op.next, kernel.loc)
-        end.insert(scf.IfOp(divided, result_types=[], regions=[body, _take(())]))
+        end.insert(scf.IfOp(divided, regions=[body, _take(())]))
     sums = loop.result
     init = load_partial(Builder.at(loop), sums, partials, begun)
     add_partials(loop, init, bounds, lambda inner, part: load_partial(inner, sums, partials, part))

@@ -245,7 +245,7 @@ class _Vectorizer:
                 self._body(branch, Builder(inner, loc=op.loc), taken)
             regions = [scf.yielding(inner), scf.yielding(Region())]
             anyone = self._over_all(builder, taken, "or")
-            builder.insert(scf.IfOp(anyone, result_types=[], regions=regions, loc=op.loc))
+            builder.insert(scf.IfOp(anyone, regions=regions, loc=op.loc))
 
     def _for(self, op: scf.ForOp, builder: Builder, mask: Value | None) -> None:
         lower, upper, step = (self._mapped(value) for value in (op.lower, op.upper, op.step))

@@ -131,6 +131,20 @@ def test_a_reduction_of_a_group_and_of_all() -> None:
     ]
 
 
+def test_a_reduction_for_each_point_of_a_parallel() -> None:
+    body = f"""{LOAD} tile.parallel {{extents = (4,)}} (%q: int32) {{ %v = tile.load %A[%q] : float32
+      %z = arith.mul %x, %v : float32 %y = thread.reduce %z {{kind = "max", group = GROUP}} : float32
+      tile.store %y, %s[%q] }}"""
+    assert lines(body.replace("GROUP", "64"))[7:] == [
+        "%z = arith.mul %x, %v : tensor<64x4xfloat32>",
+        '%0 = tensor.reduce %z {kind = "max", axis = 0} : tensor<4xfloat32>',
+        "%1 = tensor.reshape %0 : tensor<1x4xfloat32>",
+        "tile.store %1, %s[%q]",
+    ]
+    with pytest.raises(TileError, match="what they write differs from thread to thread"):
+        lines(body.replace("GROUP", "32"))
+
+
 def test_the_last_thread_that_writes_an_element_stays() -> None:
     body = f"""{LOAD} %n = tile.load %N[%tx] : int32 %c = arith.cmp %n, %c3 {{predicate = "lt"}} : bool
                scf.if %c {{ tile.store %x, %s[%c1] scf.yield }} {{ scf.yield }}"""

@@ -131,14 +131,15 @@ def test_a_reduction_of_a_group_and_of_all() -> None:
     ]
 
 
-def test_a_reduction_for_each_point_of_a_parallel() -> None:
-    body = f"""{LOAD} tile.parallel {{extents = (4,)}} (%q: int32) {{ %v = tile.load %A[%q] : float32
+@pytest.mark.parametrize("points", [2, 4])
+def test_a_reduction_for_each_point_of_a_parallel(points: int) -> None:
+    body = f"""{LOAD} tile.parallel {{extents = ({points},)}} (%q: int32) {{ %v = tile.load %A[%q] : float32
       %z = arith.mul %x, %v : float32 %y = thread.reduce %z {{kind = "max", group = GROUP}} : float32
       tile.store %y, %s[%q] }}"""
     assert lines(body.replace("GROUP", "64"))[7:] == [
-        "%z = arith.mul %x, %v : tensor<64x4xfloat32>",
-        '%0 = tensor.reduce %z {kind = "max", axis = 0} : tensor<4xfloat32>',
-        "%1 = tensor.reshape %0 : tensor<1x4xfloat32>",
+        f"%z = arith.mul %x, %v : tensor<64x{points}xfloat32>",
+        f'%0 = tensor.reduce %z {{kind = "max", axis = 0}} : tensor<{points}xfloat32>',
+        f"%1 = tensor.reshape %0 : tensor<1x{points}xfloat32>",
         "tile.store %1, %s[%q]",
     ]
     with pytest.raises(TileError, match="what they write differs from thread to thread"):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.passes.ir_cases import kernel_of, program
 from tests.support import executor
-from tiledsl.analysis.ranges import Interval, Ranges
+from tiledsl.analysis.ranges import Interval, Ranges, origin
 from tiledsl.dialects import arith, tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import parse_program
@@ -306,3 +306,8 @@ def test_an_index_may_be_taken_from_the_last_one_and_from_no_earlier_one() -> No
     ranges, named = ranges_of(body)
     names = ("whole", "reversed", "too_far", "larger")
     assert [ranges.is_nonnegative(named[name]) for name in names] == [True, True, False, False]
+
+
+def test_a_float_is_no_widened_integer() -> None:
+    _, named = ranges_of("%y = arith.add %s, %c0 : int32\n%a = arith.cast %y : float64\n%b = arith.cast %y : int64")
+    assert origin(named["a"]) is named["a"] and origin(named["b"]) is named["y"]

@@ -309,5 +309,5 @@ def test_an_index_may_be_taken_from_the_last_one_and_from_no_earlier_one() -> No
 
 
 def test_a_float_is_no_widened_integer() -> None:
-    _, named = ranges_of("%y = arith.add %s, %c0 : int32\n%a = arith.cast %y : float64\n%b = arith.cast %y : int64")
-    assert origin(named["a"]) is named["a"] and origin(named["b"]) is named["y"]
+    _, named = ranges_of("%y = arith.add %s, %c0 : int32\n%a = arith.cast %y : float64\n%c = arith.cast %y : int64")
+    assert origin(named["a"]) is named["a"] and origin(named["c"]) is named["y"]

@@ -123,6 +123,9 @@ tile.store_block %r, %O[%c0, %c0] {{axes = (0, 1)}}
 OPERANDS = "Q: 64*16*float16, K: 64*16*float16, V: 64*16*float16, O: 16*16*float32, b: bool"
 
 
+PLACE = f"%at = arith.cast %{{}} : tensor<16x16xint32> %read = tile.load %O[%at, %at] {{{{guarded = true}}}} : {TILE}"
+
+
 def recognised(*changes: tuple[str, str]) -> SoftmaxLoops:
     text, parameters = ATTENTION, OPERANDS
     for before, after in changes:
@@ -142,6 +145,13 @@ def test_a_loop_of_attention() -> None:
     assert (loop.acc_position, found.query.out.name, [op.name for op in found.after]) == (
         0, "q", ["tile.store_block", "scf.yield"]
     )  # fmt: skip
+
+
+def test_a_loop_may_load_more() -> None:
+    (loop,) = recognised(
+        ("%next = arith.add %old, %scores", f"{PLACE.format('old')} %next = arith.add %old, %read")
+    ).loops
+    assert [op.results[0].name for op in loop.update] == ["p", "at", "read", "next", "also"]
 
 
 def test_the_accumulator_may_be_any_of_what_a_loop_carries() -> None:
@@ -186,6 +196,8 @@ def test_the_accumulator_may_be_any_of_what_a_loop_carries() -> None:
         ([("cast %scores", "cast %acc")], "a product's operand depends on the accumulator"),
         ([("[%o, %next, ", "[%o, %acc, ")], "the accumulator is handed on unchanged"),
         ([("%next =", "tile.store_block %old, %O[%c0, %c0] {axes = (0, 1)}\n%next =")], "tile.store_block in the loop"),
+        ([("%scaled =", f"{PLACE.format('acc')} %scaled ="), ("mul %acc, %old", "mul %acc, %read")],
+         "tile.load in the loop"),
     ],
 )  # fmt: skip
 def test_what_is_no_loop_of_attention(changes: list[tuple[str, str]], reason: str) -> None:

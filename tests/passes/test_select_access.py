@@ -158,6 +158,10 @@ ODD_START = """
     %j = arith.add %bx, %columns : tensor<1x64xint32>
     %x = tile.load %A[%i, %j] {guarded = true} : tensor<32x64xfloat16>
 """
+TWO_WALKS = """
+    %d = arith.add %i, %columns : tensor<32x64xint32>
+    %x = tile.load %A[%bx, %d] {guarded = true} : tensor<32x64xfloat16>
+"""
 DIAGONAL = "%y = tile.load %A[%i, %rows] {guarded = true} : tensor<32x1xfloat16>"
 ROW = """
     %all = tensor.iota {axis = 0} : tensor<64xint32>
@@ -185,6 +189,7 @@ NARROW = """
         (OTHER, "100*64*float16, global", "what lies outside does not read 0"),
         (STRIDED_WALK, "100*64*float16, global", "its elements are not neighbours in memory"),
         (ODD_START, "100*64*float16, global", "its blocks may begin at other columns than multiples of 8"),
+        (TWO_WALKS, "100*64*float16, global", "its elements are not neighbours in memory"),
         (DIAGONAL, "100*64*float16, global", "one dimension of the tile walks along two of the buffer"),
         (ROW, "100*64*float16, global", "rows are as fast through pointers"),
         (WIDE_INDEX, "100*64*float16, global", "an index is int64"),

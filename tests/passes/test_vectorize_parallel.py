@@ -442,6 +442,8 @@ BODIES = {
                        %y = tile.load %t : float32 tile.store %y, %a[%i, %j] }""",
     "local_column": """%t = tile.alloc : buffer<1*float32, local> PAR { %x = tile.load %A[%i, %c2] : float32
                        tile.store %x, %t[%c0] %y = tile.load %t[%c0] : float32 tile.store %y, %a[%i, %j] }""",
+    "local_as_scalar": """%t = tile.alloc : buffer<float32, local> PAR { %x = tile.load %b[%i, %j] : float32
+        tile.write %x, %t %y = tile.read %t : float32 %z = arith.add %y, %y : float32 tile.store %z, %a[%i, %j] }""",
     "sum_of_two": """tile.parallel {extents = (2,)} (%k: int32) { %x = tile.load %w[%k] : float32
         %y = tile.load %v[%c1] : float32 %z = arith.add %y, %x : float32 tile.store %z, %v[%c1] }""",
     "tile_of_a_scalar": """PAR { %x = tile.load %A[%c1, %c2] : float32 %t = tensor.broadcast %x : tensor<8xfloat32>
@@ -668,6 +670,11 @@ REFUSED = {
         """PAR { %c = arith.cmp %i, %c2 {predicate = "lt"} : bool
            scf.if %c { tile.fill %c1.0, %w scf.yield } { scf.yield } }""",
         "w is written as a whole inside T.Parallel",
+    ),
+    "a reducer inside": (
+        """PAR { %r = tile.alloc : buffer<4*float32, fragment> %x = tile.load %A[%i, %j] : float32
+           %o = tile.atomic %x, %r[%i] {kind = "add"} : float32 }""",
+        "r is allocated inside T.Parallel; allocate it before",
     ),
     "copy inside": (
         "PAR { tile.copy %A[%i, %j], %w {shape = (8,), source_axes = (1,), target_axes = (0,)} }",

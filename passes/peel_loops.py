@@ -189,7 +189,7 @@ class _Count:
         start = form.substituted(loop.index, single_form(loop.lower))
         divisor = abs(index or 1) * step  # a guard may not change: then it is far from 0 if it holds
         grows, sign = index > 0, -1 if index > 0 else 1
-        terms = tuple((factors[0], sign * factor) for factors, factor in start.terms.items() if factors)
+        terms = tuple((value, sign * factor) for factors, factor in start.terms.items() for value in factors)
         return _Count(not grows, terms, sign * start.constant + divisor - grows, divisor)
 
     def leaves_some(self, loop: scf.ForOp, step: int, ranges: Ranges) -> bool:
@@ -289,11 +289,9 @@ def _emit(at: Builder, count: _Count, type: ScalarType, extra: int) -> Value:
 
 
 def _combined(at: Builder, op_type: type[arith.BinaryOp], values: list[Value]) -> Value | None:
-    if not values:
-        return None
-    result = values[0]
-    for each in values[1:]:
-        result = at.insert(op_type(result, each)).result
+    result: Value | None = None
+    for each in values:
+        result = each if result is None else at.insert(op_type(result, each)).result
     return result
 
 

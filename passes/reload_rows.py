@@ -110,7 +110,7 @@ def _is_worth_it(chain: list[Operation | None], pick: Pick) -> bool:
     """Whether the tile is loaded less often than it is picked from, or for the pick alone."""
     assert chain[0] is not None
     loops = any(_loops_around(pick.reduction, chain[0].parent))
-    return loops or all(op is not None and sum(op.results[0].uses.values()) == 1 for op in chain)
+    return loops or all(op is not None and sum(op.result.uses.values()) == 1 for op in chain)
 
 
 def _is_unchanged(load: tile.LoadOp, pick: Pick) -> bool:
@@ -128,8 +128,8 @@ def _is_unchanged(load: tile.LoadOp, pick: Pick) -> bool:
     writes = [op for op in holder.walk() if _may_write(op)]
     if not writes:
         return True
-    loop = loops[0] if len(loops) == 1 else None
-    if not isinstance(loop, scf.ForOp) or stripped(pick.place, arith.CastOp) is not loop.body.args[0]:
+    loop = loops.pop() if len(loops) == 1 else None
+    if not isinstance(loop, scf.ForOp) or stripped(pick.place, arith.CastOp) is not loop.index:
         return False
     here = next(op for op in holders if op.parent is loop.body)
     return all(

@@ -114,8 +114,7 @@ class _Selection:
             block = self.block(op) if wanted[op] == "tma" else blocks.get(op)
             if block is not None:
                 _replace(op, block)
-        if self.remarks:
-            self.kernel.set_attribute("remarks", tuple(self.remarks))
+        self.kernel.set_attribute("remarks", tuple(self.remarks))
 
     def chosen(self) -> dict[Access, Block]:
         """The accesses that "auto" turns into blocks."""

@@ -20,7 +20,6 @@ from tiledsl.analysis.gluon.plan import (
     product_stages,
     products_in_flight,
     rescaling,
-    tile_bytes,
 )
 from tiledsl.analysis.gluon.softmax_loops import (
     ROWS_OF_CONSUMER,
@@ -32,6 +31,7 @@ from tiledsl.analysis.gluon.softmax_loops import (
 )
 from tiledsl.analysis.gluon.tiled_products import BYTES, find_tiled_product, is_softmax
 from tiledsl.analysis.loops import trip_count
+from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -226,10 +226,9 @@ class SelectEmitter(Pass):
             sums = {value.type for value in loops[0].yielded if isinstance(value.op, tensor.DotOp)}
             name_rescaling(loops, skip=len(sums) == 1)  # the text has one function for it
         if self.fast_math:
-            ops = list(kernel.body)
-            after = ops[ops.index(loops[-1]) + 1 :]
-            divide_rows_once(after)
-            multiply_rows_once(after)
+            for once in (divide_rows_once, multiply_rows_once):
+                ops = list(kernel.body)
+                once(ops[ops.index(loops[-1]) + 1 :])
         ordered = find_ordered_loops(kernel.body)
         plan = ordered_plan(ordered, warps, self.stages, shared_bytes)
         if self.backend == "auto" and (slower := ordered_drawback(plan, shared_bytes)):
@@ -355,7 +354,7 @@ def _store_beside(store: tile.StoreOp, free: list[tuple[tuple[int, ...], str]], 
     made = _store_box(store, keep=True)
     if made is None:
         return left
-    size, place = tile_bytes(store.value), (gluon.box(made), store.value.dtype)
+    size, place = tensor_bytes(store.value), (gluon.box(made), store.value.dtype)
     if size > left and place not in free:
         made.erase()
         return left

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import reached
+from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import tile
-from tiledsl.dialects.arith import ConstantOp, constant_of
+from tiledsl.dialects.arith import ConstantOp
 from tiledsl.dialects.scf import ForOp
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -55,22 +56,16 @@ class UnrollLoops(Pass):
         pending = [op for region in reversed(program.root.regions) for op in reversed(region)]
         while pending:
             op = pending.pop()
-            if isinstance(op, ForOp) and op in wanted and (indices := _indices(op)) is not None:
-                size = len(indices) * sum(1 for _ in op.body.walk())
-                if size <= allowance:
-                    allowance -= size
-                    copies = _unroll(op, indices, wanted)
-                    pending.extend(reversed(copies))
-                    continue
-            for region in reversed(op.regions):
-                pending.extend(reversed(region))
-
-
-def _indices(op: ForOp) -> range | None:
-    lower, upper, step = (constant_of(value) for value in (op.lower, op.upper, op.step))
-    if lower is None or upper is None or not step:
-        return None
-    return range(int(lower), int(upper), int(step))
+            if (
+                isinstance(op, ForOp)
+                and op in wanted
+                and (indices := indices_of(op)) is not None
+                and (size := len(indices) * sum(1 for _ in op.body.walk())) <= allowance
+            ):
+                allowance -= size
+                pending.extend(reversed(_unroll(op, indices, wanted)))
+            else:
+                pending.extend(inner for region in reversed(op.regions) for inner in reversed(region))
 
 
 # Of a loop that is unrolled without being asked for.
@@ -81,13 +76,13 @@ _MOST_OPERATIONS = 1024  # that it becomes
 def _size(op: Operation, unrolled: set[Operation]) -> int:
     """How many operations an operation becomes with those in it, if these loops are unrolled."""
     inside = sum(_size(inner, unrolled) for region in op.regions for inner in region)
-    indices = _indices(op) if isinstance(op, ForOp) and op in unrolled else None
+    indices = indices_of(op) if isinstance(op, ForOp) and op in unrolled else None
     return 1 + inside if indices is None else len(indices) * inside
 
 
 def _picks_elements(loop: ForOp) -> bool:
     """Whether a short loop's index is part of an index into a local array."""
-    indices = _indices(loop)
+    indices = indices_of(loop)
     if loop.attributes["unroll"] or loop.vectorized or loop.num_stages or indices is None or len(indices) > _MOST_TURNS:
         return False
     return _indexes_array(loop) and updates_of_thread(loop) is None

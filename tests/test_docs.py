@@ -7,13 +7,11 @@ import re
 import socket
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tests.support import forked
-from tiledsl.passes import PIPELINE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -121,17 +119,6 @@ def test_the_commands_exist() -> None:
     targets = set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert len(targets) > 5 and targets <= known, targets - known
-
-
-def test_the_table_of_passes_is_the_pipeline() -> None:
-    page = (ROOT / "docs/passes.md").read_text(encoding="utf-8")
-    text = page.split("<!-- passes -->")[1].split("<!-- /passes -->")[0]
-    rows = [line.strip("|").split("|") for line in text.strip().splitlines()[2:]]
-    shown = {row[0].strip(" `"): row[2].replace("`", "").strip() for row in rows}
-    options = {
-        each.name: ", ".join(f"{option.name}={option.default!r}" for option in fields(each)) for each in PIPELINE
-    }
-    assert list(shown.items()) == list(options.items())
 
 
 def slug(heading: str) -> str:

@@ -202,7 +202,7 @@ class _Rows:
 def _parallelize(loop: scf.ForOp, points: range, order: Sequence[Value] | None = None) -> None:
     """Make a loop parallel, and one with the only T.Parallel in it if there is an order for all of their indices."""
     inner = next((op for op in loop.body if isinstance(op, tile.ParallelOp)), None)
-    alone = all(op is inner or op.is_terminator or op.is_pure and not op.regions for op in loop.body)
+    alone = all(op is inner or op.is_terminator or op.is_pure for op in loop.body)
     if order is None or inner is None or not alone or inner.lockstep or {*order} != {loop.index, *inner.body.args}:
         order, inner = [loop.index], None
     extents = dict(zip(inner.body.args, inner.extents, strict=True)) if inner is not None else {}

@@ -19,7 +19,7 @@ def with_elements(loop: scf.ForOp) -> scf.ForOp | None:
     if not copies or not any(_picks(op, loop.index) for op in ops) or not all(map(_is_plain, copies)):
         return None
     known = (tile.LoadOp, tile.StoreOp, tile.CopyOp, tile.FillOp, tile.ParallelOp, scf.IfOp, scf.ForOp, scf.YieldOp)
-    if not all(isinstance(op, known) or op.is_pure and not op.regions for op in ops):
+    if not all(isinstance(op, known) or op.is_pure for op in ops):
         return None
     clone = loop.clone({})
     assert isinstance(clone, scf.ForOp), "a loop"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.linear import LinearForm
+from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -17,11 +18,10 @@ Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 
 def iterations(loop: scf.ForOp) -> range | None:
     """The indices of a plain serial loop with constant bounds that runs more than once."""
-    lower, upper, step = (constant_of(value) for value in (loop.lower, loop.upper, loop.step))
-    if loop.inits or loop.num_stages or loop.flatten or lower is None or upper is None or not step:
+    found = indices_of(loop)
+    if loop.inits or loop.num_stages or loop.flatten or found is None or len(found) < 2:
         return None
-    found = range(int(lower), int(upper), int(step))
-    return found if len(found) > 1 else None
+    return found
 
 
 def has_independent_lanes(loop: scf.ForOp) -> bool:
@@ -40,12 +40,12 @@ def has_independent_lanes(loop: scf.ForOp) -> bool:
             return False
         atomics = [op for op in ops if isinstance(op, tile.AtomicOp)]
         if atomics:
-            commute = len({op.kind for op in atomics}) == 1 and atomics[0].kind != "cas"
-            if len(atomics) < len(ops) or not commute or any(op.out.uses for op in atomics):
+            kinds = {op.kind for op in atomics}  # of one kind they commute
+            if len(atomics) < len(ops) or len(kinds) > 1 or "cas" in kinds or any(op.out.uses for op in atomics):
                 return False
             continue
-        once = len(ops) == 1 and writes[0].parent in (loop.body, *_branches(loop.body))
-        moves = any(depends_on(index, {loop.index}) for index in writes[0].indices)
+        once = len(ops) == 1 and all(op.parent in (loop.body, *_branches(loop.body)) for op in writes)
+        moves = any(depends_on(index, {loop.index}) for op in writes for index in op.indices)
         if not (once and moves and scope != "global" or tells_apart(ops, loop.index, defined)):
             return False
     return True
@@ -62,7 +62,7 @@ def accesses_in(loop: scf.ForOp, *allowed: type[Operation]) -> dict[Value, list[
         elif isinstance(op, scf.ForOp):
             if op.inits or op.num_stages or any(each in defined and constant_of(each) is None for each in op.operands):
                 return None
-        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *allowed)) or op.is_pure and not op.regions):
+        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *allowed)) or op.is_pure):
             return None
     return accesses
 

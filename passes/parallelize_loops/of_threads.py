@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import scf, tile
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation
 from tiledsl.passes.parallelize_loops.independent import accesses_in, defined_in, has_views, iterations, picks
 from tiledsl.passes.parallelize_loops.reductions import only_updates
 from tiledsl.passes.vectorize_parallel.updates import Update
@@ -20,9 +19,10 @@ def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
     has points, and of arrays that are used as a whole elsewhere, too: their elements would else have names.
     """
     points, threads, updates = iterations(loop), _threads(loop), _updates(loop)
-    if not updates or points is None or threads is None or (accesses := accesses_in(loop)) is None:
+    if not updates or points is None:
         return None
-    sizes = [0]
+    accesses, sizes = accesses_in(loop), list[int]()
+    assert threads is not None and accesses is not None, "updates are those of threads"
     for buffer, ops in accesses.items():
         type = tile.buffer_type(buffer)
         if type.scope == "global" or not picks(ops, loop.index):
@@ -31,7 +31,7 @@ def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
         if own and not all(op in ops or _is_of_whole(op) for op in buffer.uses):
             return None
         sizes.append(prod(type.static_shape) * (prod(threads.extents) if own else 1))
-    return updates if max(sizes) >= len(points) * prod(threads.extents) else None
+    return updates if any(size >= len(points) * prod(threads.extents) for size in sizes) else None
 
 
 def _updates(loop: scf.ForOp) -> list[Update] | None:
@@ -51,8 +51,8 @@ def _updates(loop: scf.ForOp) -> list[Update] | None:
 
 def _threads(loop: scf.ForOp) -> tile.ParallelOp | None:
     """The threads that a loop is code for; None in a T.Parallel, for one point of that or for the block."""
-    around: Sequence[tile.ParallelOp] = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
-    return around[0] if len(around) == 1 and around[0].lockstep else None
+    around: list[tile.ParallelOp] = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
+    return around.pop() if len(around) == 1 and all(op.lockstep for op in around) else None
 
 
 def _is_of_whole(op: Operation) -> bool:
@@ -60,9 +60,6 @@ def _is_of_whole(op: Operation) -> bool:
     if not isinstance(op, (tile.LoadOp, tile.StoreOp)):
         return isinstance(op, (tile.FillOp, tile.WriteOp))
     around = next((each for each in ancestors(op) if isinstance(each, (scf.ForOp, tile.ParallelOp))), None)
-    index: Value | None = None
-    if isinstance(around, tile.ParallelOp):
-        return not around.lockstep
-    if around is not None:
-        index = around.index
-    return around is not None and (around.vectorized or bool(_updates(around))) and index in op.indices
+    if isinstance(around, scf.ForOp):
+        return around.index in op.indices and (around.vectorized or bool(_updates(around)))
+    return around is not None and not around.lockstep

@@ -46,17 +46,18 @@ class Product:
 def product_of(loop: scf.ForOp) -> Product | None:
     """The product of whole tiles that a loop is, with a T.Parallel in it or around it; else None."""
     stores = [op for op in loop.body.walk() if not op.is_pure and not isinstance(op, (tile.LoadOp, tile.ParallelOp))]
-    store = stores[0] if stores else None
-    if not isinstance(store, tile.StoreOp) or store.mask is not None or not all(op.is_terminator for op in stores[1:]):
+    store, *others = stores  # the loop's end is among them
+    if not isinstance(store, tile.StoreOp) or store.mask is not None or not all(op.is_terminator for op in others):
         return None
     around = [op for op in ancestors(store) if isinstance(op, tile.ParallelOp)]
-    if len(around) != 1 or around[0].lockstep:
+    if len(around) != 1 or any(op.lockstep for op in around):
         return None
+    (parallel,) = around
     own = set[Operation]()
     update = update_of(store, own)
     if update is None or update.kind != "add" or len(update.terms) != 1 or store.buffer.dtype not in _OPERANDS:
         return None
-    (term, negative), size = update.terms[0], dict(zip(around[0].body.args, around[0].extents, strict=True))
+    ((term, negative),), size = update.terms, dict(zip(parallel.body.args, parallel.extents, strict=True))
     size[loop.index] = len(iterations(loop) or ())
     product = term.op
     if negative or not isinstance(product, arith.MulOp) or product.out.dtype != store.buffer.dtype:

@@ -17,7 +17,7 @@ def updates_of(ops: list[Access], loop: scf.ForOp, defined: set[Value]) -> list[
 
     None if something else is done to the buffer, and where a sum is rounded to fewer than 32 bits in each iteration.
     """
-    buffer = ops[0].buffer
+    (buffer,) = {op.buffer for op in ops}
     own = tile.buffer_type(buffer).scope == "local"
     if own and any(is_in_parallel(op) for op in buffer.uses if isinstance(op, tile.StoreOp)):
         return None  # which each point has for itself
@@ -29,8 +29,8 @@ def only_updates(ops: list[Access], loop: scf.ForOp, defined: set[Value]) -> lis
     updates = updates_alone(ops)
     if not updates:
         return None
-    type = tile.buffer_type(ops[0].buffer)
-    if type.scope == "global" or updates[0].kind == "add" and _is_narrow(type.dtype):
+    (type,) = {tile.buffer_type(op.buffer) for op in ops}
+    if type.scope == "global" or _is_narrow(type.dtype) and any(each.kind == "add" for each in updates):
         return None
     stays = all(_stays(index, loop, defined) for each in updates for index in each.store.indices)
     return updates if stays else None
@@ -70,8 +70,9 @@ def isolated(loop: scf.ForOp, points: range, updates: list[Update], outermost: b
     alone = not any(updated.intersection(op.operands) for op in around[-1].body.walk() if op not in ours)
     if alone and not outermost:
         return True
-    own = all({*around[0].body.args} <= {*each.store.indices} for each in updates)  # else points wait for one another
-    if not own or len(around) > 1 or loop.parent is not around[0].body or not _split(around[0], loop):
+    parallel, *outer = around
+    own = all({*parallel.body.args} <= {*each.store.indices} for each in updates)  # else points wait for one another
+    if not own or outer or loop.parent is not parallel.body or not _split(parallel, loop):
         return False
     if outermost:
         _interchange(loop, points)

@@ -25,7 +25,7 @@ class Temporary:
 def temporary_of(ops: list[Access], loop: scf.ForOp) -> Temporary | None:
     """What a loop that stands in no T.Parallel does to a buffer, if that is to fill and then to read it."""
     stores = [op for op in ops if not isinstance(op, tile.LoadOp)]
-    store = stores[0] if len(stores) == 1 else None
+    store = stores.pop() if len(stores) == 1 else None
     if not isinstance(store, tile.StoreOp) or store.mask is not None or constant_of(loop.step) != 1:
         return None
     args, type = points_of(store, loop), tile.buffer_type(store.buffer)

@@ -74,7 +74,7 @@ def total_of(
     A term is computed from elements that are not written before, neither by its own iteration.
     """
     stores = [op for op in ops if not isinstance(op, tile.LoadOp)]
-    store = stores[0] if len(stores) == 1 else None
+    store = stores.pop() if len(stores) == 1 else None
     if not isinstance(store, tile.StoreOp) or store.mask is not None or ELEMENTS[store.buffer.dtype].bits < 32:
         return None
     if constant_of(loop.step) != 1:
@@ -127,7 +127,8 @@ def _recurrence_of(
         for mine, other in [(op.lhs, op.rhs)] if negative else [(op.lhs, op.rhs), (op.rhs, op.lhs)]:
             found = _recurrence_of(mine, store, own_loads, is_own)
             if found is not None:
-                return found[0], [*found[1], (other, negative)]
+                factor, terms = found
+                return factor, [*terms, (other, negative)]
     return None
 
 
@@ -300,14 +301,14 @@ def scan_total(
         behind.insert(tile.StoreOp(scanned(behind, place, mapping), store.buffer, place))
         store.erase()
     for op in reversed(list(loop.body.walk())):
-        if not op.is_used and not op.regions and (op.is_pure or isinstance(op, tile.LoadOp)):
+        if not op.is_used and (op.is_pure or isinstance(op, tile.LoadOp)):
             op.erase()
     return terms_loop, walked, indices
 
 
 def rows_of(total: Total, loop: scf.ForOp, points: range) -> range:
     """The rows that a loop goes over when its total is scanned; see scan_total."""
-    if not total.moves or any(op is not total.store and Effect.WRITE in op.effects for op in loop.body.walk()):
+    if any(op is not total.store and Effect.WRITE in op.effects for op in loop.body.walk()):
         return points
     return range(points.start - 1, points.stop)
 
@@ -326,7 +327,7 @@ def _terms_loop(
     in that order."""
     store = total.store
     region = Region([loop.index.type], [loop.index.name])
-    index = region.args[0]
+    (index,) = region.args
     mapping: dict[Value, Value] = {loop.index: index}
     body = Builder(region, loc=store.loc)
     around: list[tile.ParallelOp] = []
@@ -364,16 +365,11 @@ def _terms_loop(
 def _copied(builder: Builder, values: list[Value], loop: scf.ForOp, mapping: dict[Value, Value]) -> list[Value]:
     """Values that are computed in a loop, computed again elsewhere."""
     ops = {each.op for each in reached(values, operands_of) if each.op is not None and each not in mapping}
-    for op in sorted((op for op in ops if loop in ancestors(op)), key=lambda op: _position(op, loop)):
+    for op in sorted((op for op in ops if loop in ancestors(op)), key=_position):
         builder.insert(op.clone(mapping))
     return [mapping.get(value, value) for value in values]
 
 
-def _position(op: Operation, loop: scf.ForOp) -> tuple[float, ...]:
-    """Where an operation stands in the text of a loop."""
-    orders = [op.order]
-    for around in ancestors(op):
-        if around is loop:
-            break
-        orders.insert(0, around.order)
-    return tuple(orders)
+def _position(op: Operation) -> list[float]:
+    """Where an operation stands in the text."""
+    return [each.order for each in reversed([op, *ancestors(op)])]

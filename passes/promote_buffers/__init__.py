@@ -131,11 +131,11 @@ class _Promoter:
         if isinstance(op, scf.IfOp):
             then, orelse = inner
             kills = {buffer: None for buffer in then.kills if buffer in orelse.kills}
-            return _union(then.needs, orelse.needs), kills, writes
+            return then.needs | orelse.needs, kills, writes
         if isinstance(op, scf.WhileOp):
             before, after = inner
-            later = [buffer for buffer in after.needs if buffer not in before.kills]
-            return _union(before.needs, later), before.kills, writes
+            later = {buffer: None for buffer in after.needs if buffer not in before.kills}
+            return before.needs | later, before.kills, writes
         return _union(*(each.needs for each in inner)), {}, writes
 
     def _liveness(self, region: Region, live_out: Buffers) -> None:
@@ -250,8 +250,8 @@ class _Promoter:
 
     def _while(self, op: scf.WhileOp) -> None:
         first, second = self.summaries[op.before], self.summaries[op.after]
-        writes = _union(first.writes, second.writes)
-        read = _union(first.needs, second.needs, self.live_after[op])
+        writes = first.writes | second.writes
+        read = first.needs | second.needs | self.live_after[op]
         promoted = [buffer for buffer in writes if buffer in read]
         inits = self._values(promoted, Builder.at(op))
         before = self._saved(writes)

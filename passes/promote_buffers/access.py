@@ -42,20 +42,26 @@ def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value 
     if in_order(indices, source.shape):
         out = source
     else:
-        shape = broadcast_shapes(*(index.shape for index in indices)) or ()
+        shape = _common_shape(indices)
         narrow = [_narrow(builder, index) for index in indices]
         apart = _regular(builder, narrow, source.shape)
         inner = shape
         if apart is not None:
             narrow, inner = apart.indices, apart.shape(shape)
         split, sizes = _split(builder, narrow, source.shape)
-        varying = broadcast_shapes(*(index.shape for index in narrow)) or ()
+        varying = _common_shape(narrow)
         out = _load(builder, reshaped(builder, source, sizes), split, varying)
         out = reshaped(builder, broadcast(builder, out, inner), shape)
     if mask is not None:
         default = zero(builder, (), source.dtype) if other is None else other
         out = selected(builder, mask, out, default)
     return out
+
+
+def _common_shape(values: Sequence[Value]) -> Shape:
+    shape = broadcast_shapes(*(each.shape for each in values))
+    assert shape is not None, "the values of one access broadcast to each other"
+    return shape
 
 
 def _regular(builder: Builder, indices: Sequence[Value], shape: Shape, *, writes: bool = False) -> DigitAccess | None:
@@ -135,17 +141,17 @@ def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:
 def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Value:
     """`extent` positions along a dimension from an offset."""
     size, extent, offset = source.shape[dim], index.extent, index.offset
-    is_known = isinstance(offset, int) and 0 <= offset <= size - extent
-    if isinstance(offset, int) and is_known and offset % extent == size % extent == 0 and _splits(extent):
+    known = offset if isinstance(offset, int) and 0 <= offset <= size - extent else None
+    if known is not None and known % extent == size % extent == 0 and _splits(extent):
         before, after = source.shape[:dim], source.shape[dim + 1 :]
         split = reshaped(builder, source, (*before, size // extent, extent, *after))
-        part = _pick(builder, split, dim, builder.constant(offset // extent, INT32))
+        part = _pick(builder, split, dim, builder.constant(known // extent, INT32))
         return reshaped(builder, part, (*before, extent, *after))
     place = iota(builder, len(source.shape), dim, extent)
     start = builder.constant(offset, INT32) if isinstance(offset, int) else offset
     if constant_of(start) != 0:
         place = builder.insert(arith.AddOp(place, start)).result
-    if not is_known:
+    if known is None:
         place = _clamped(builder, place, size)
     return _gather(builder, source, place, dim)
 
@@ -464,7 +470,7 @@ def _scatter_by_place(
     builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None
 ) -> Value:
     """The same with a tensor.scatter of the points' numbers, of which the greatest stays."""
-    points = broadcast_shapes(*(each.shape for each in (value, mask, *indices) if each is not None)) or ()
+    points = _common_shape([value, *indices, *([] if mask is None else [mask])])
     count, size, zero = prod(points), prod(old.shape), builder.constant(0, INT32)
     mask = inside_of(builder, indices, old.shape, mask)
     place = row_major(builder, indices, old.shape)

@@ -78,26 +78,37 @@ class SplitK(Pass):
             try:
                 if targets_gluon(kernel):
                     raise NotSplit('it is written in Gluon; select-emitter.backend="triton" leaves it to Triton')
+                work = _work_of(kernel)
                 if programs:
-                    stream(kernel, _loop_of(kernel), programs)
+                    stream(kernel, work.loop, math.prod(work.grid), work.trips, programs)
                 else:
-                    _split(kernel, _loop_of(kernel), self.splits)
+                    _split(kernel, work, self.splits)
             except NotSplit as reason:
                 remark = f"the loop along K is not split, because {reason}"
                 kernel.add_remark(remark)
                 _log.info("%s: %s", kernel.sym_name, remark)
 
 
-def _loop_of(kernel: tile.KernelOp) -> scf.ForOp:
-    """The loop to divide. Raises NotSplit."""
-    if len(kernel.grid) > 2 or any(constant_of(extent) is None for extent in kernel.grid):
+@dataclass(frozen=True)
+class _Work:
+    """The loop to divide, its iterations, and the extents of the grid."""
+
+    loop: scf.ForOp
+    trips: int
+    grid: list[int]
+
+
+def _work_of(kernel: tile.KernelOp) -> _Work:
+    """What a kernel has to divide. Raises NotSplit."""
+    extents = [constant_of(extent) for extent in kernel.grid]
+    if len(extents) > 2 or None in extents:
         raise NotSplit("its grid is not static, of one or two dimensions")
     ops = list(kernel.walk())
     loops = [op for op in ops if isinstance(op, (scf.ForOp, scf.WhileOp))]
     if not loops:
         raise NotSplit("the kernel has no loop")
-    loop = loops[0]
-    if len(loops) != 1 or not isinstance(loop, scf.ForOp) or loop.parent is not kernel.body:
+    loop, *others = loops
+    if others or not isinstance(loop, scf.ForOp) or loop.parent is not kernel.body:
         raise NotSplit("the kernel has other loops")
     if any(isinstance(op, (tile.AtomicOp, tile.PrintOp, tile.AssertOp, thread.BarrierOp)) for op in ops):
         raise NotSplit("the kernel has atomics, prints or assertions")
@@ -105,11 +116,12 @@ def _loop_of(kernel: tile.KernelOp) -> scf.ForOp:
         raise NotSplit("something is stored before the sum is complete")
     if len(loop.results) != 1 or not _only_adds(loop):
         raise NotSplit("the loop does more than to add to one tile")
-    if constant_of(loop.inits[0]) != 0:
+    if any(constant_of(init) != 0 for init in loop.inits):
         raise NotSplit("the sum does not begin as zeros")
-    if constant_of(loop.lower) != 0 or constant_of(loop.step) != 1 or constant_of(loop.upper) is None:
+    trips = constant_of(loop.upper)
+    if constant_of(loop.lower) != 0 or constant_of(loop.step) != 1 or trips is None:
         raise NotSplit("the number of its iterations is known only at run time")
-    return loop
+    return _Work(loop, int(trips), [int(extent) for extent in extents if extent is not None])
 
 
 def _stores_before(loop: scf.ForOp) -> bool:
@@ -137,22 +149,23 @@ def _only_adds(loop: scf.ForOp) -> bool:
         total = user.result
 
 
-def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
-    trips = int(constant_of(loop.upper) or 0)
-    splits = min(splits, trips)
+def _split(kernel: tile.KernelOp, work: _Work, splits: int) -> None:
+    splits = min(splits, work.trips)
     if splits < 2:
         raise NotSplit("it has less than two iterations")
-    partials = allocate_partials(kernel, loop.result, splits * _blocks(kernel))
+    sums = work.loop.result
+    partials = allocate_partials(kernel, sums, splits * math.prod(work.grid))
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
-    _add_partials(second, mapping[loop.result], partials, splits)
-    _store_partial(kernel, loop, partials, trips, splits)
+    _add_partials(second, work.grid, mapping[sums], partials, splits)
+    _store_partial(kernel, work, partials, splits)
 
 
-def _store_partial(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, trips: int, splits: int) -> None:
+def _store_partial(kernel: tile.KernelOp, work: _Work, partials: Value, splits: int) -> None:
     """Make the kernel compute a part, chosen by one more block index, and store it."""
+    loop, trips = work.loop, work.trips
     erase_after(loop)
-    block, blocks = _block(Builder.at(loop), kernel), _blocks(kernel)
+    block = _block(Builder.at(loop), kernel, work.grid)
     kernel.set_field("grid", [*kernel.grid, Builder.at(kernel).constant(splits, INT32)])
     while len(kernel.grid) < 3:  # the part is the last dimension of three, as panels are made of the first two
         kernel.set_field("grid", [kernel.grid[0], Builder.at(kernel).constant(1, INT32), *kernel.grid[1:]])
@@ -168,34 +181,30 @@ def _store_partial(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, trip
     loop.set_field("lower", [first])
     loop.set_field("upper", [end])
     after = Builder(kernel.body, loop.next, loop.loc)
-    store_partial(after, loop.result, partials, _number(after, part, block, blocks))
+    store_partial(after, loop.result, partials, _number(after, part, block, math.prod(work.grid)))
 
 
-def _add_partials(kernel: tile.KernelOp, sums: Value, partials: Value, splits: int) -> None:
+def _add_partials(kernel: tile.KernelOp, grid: list[int], sums: Value, partials: Value, splits: int) -> None:
     """Make the kernel take its sums from the parts."""
     loop = sums.op
     assert isinstance(loop, scf.ForOp)
     at = Builder.at(loop)
-    block, blocks = _block(at, kernel), _blocks(kernel)
+    block = _block(at, kernel, grid)
     bounds = at.constant(0, INT32), at.constant(splits, INT32)
 
     def load(inside: Builder, part: Value) -> Value:
-        return load_partial(inside, sums, partials, _number(inside, part, block, blocks))
+        return load_partial(inside, sums, partials, _number(inside, part, block, math.prod(grid)))
 
-    add_partials(loop, loop.inits[0], bounds, load, unroll=1)
-
-
-def _blocks(kernel: tile.KernelOp) -> int:
-    return math.prod(int(constant_of(extent) or 0) for extent in kernel.grid)
+    (zeros,) = loop.inits
+    add_partials(loop, zeros, bounds, load, unroll=1)
 
 
-def _block(at: Builder, kernel: tile.KernelOp) -> Value:
+def _block(at: Builder, kernel: tile.KernelOp, grid: list[int]) -> Value:
     """The number of a block: the blocks of a row lie one after the other."""
-    block = kernel.body.args[0]
-    if len(kernel.body.args) > 1:
-        width = at.constant(int(constant_of(kernel.grid[0]) or 0), INT32)
-        rows = at.insert(arith.MulOp(kernel.body.args[1], width)).result
-        block = at.insert(arith.AddOp(rows, block)).result
+    block, *rows = kernel.body.args
+    for row in rows:
+        first = at.insert(arith.MulOp(row, at.constant(grid[0], INT32))).result
+        block = at.insert(arith.AddOp(first, block)).result
     return block
 
 

@@ -59,14 +59,14 @@ def add_partials(
 
     `load` loads the part with a given number. What only the loop used is erased.
     """
-    sums, at = loop.results[0], Builder.at(loop)
+    sums, at = loop.result, Builder.at(loop)
     body = Region([INT32, sums.type], ["part", sums.name])
     part, total = body.args
     inside = Builder(body, None, loop.loc)
     inside.insert(scf.YieldOp([inside.insert(arith.AddOp(total, load(inside, part))).result]))
     adding = scf.ForOp(*bounds, at.constant(1, INT32), [init], unroll=unroll, regions=[body], names=[sums.name])
     at.insert(adding)
-    sums.replace_with(adding.results[0])
+    sums.replace_with(adding.result)
     region = loop.parent
     loop.erase()
     assert region is not None

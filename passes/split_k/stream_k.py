@@ -6,12 +6,10 @@ Owens, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Mu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tile
-from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
@@ -75,8 +73,8 @@ class Shares:
         return ((step + 1) * self.programs - 1) // self.steps
 
 
-def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
-    """Have `programs` programs share the iterations of a kernel's loop, all blocks in a row.
+def stream(kernel: tile.KernelOp, loop: scf.ForOp, blocks: int, trips: int, programs: int) -> None:
+    """Have `programs` programs share the `trips` iterations of a kernel's loop, all `blocks` in a row.
 
     Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for %zero, %trips, ... ; epilogue of %sum }
     After:   %parts = tile.alloc : buffer<33792*256*float32, global>
@@ -98,8 +96,7 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
     begins (tile %program of the workspace), and one of a block that another one ends (tile %programs + %program).
     Raises NotSplit, with nothing changed.
     """
-    blocks = math.prod(int(constant_of(extent) or 0) for extent in kernel.grid)
-    shares = Shares.of(blocks, int(constant_of(loop.upper) or 0), programs)
+    shares = Shares.of(blocks, trips, programs)
     if len(kernel.grid) > 1:
         fold_grid(kernel, swizzle_of(kernel), fold_z=False)
     kernel.set_option("swizzle", None)
@@ -152,7 +149,7 @@ def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares:
         finish, keep = _take(ops_after(loop)), _take(())
         check = _Steps(Builder(body, body.last, loop.loc), shares)
         whole = check.compare(check.apply(arith.SubOp, end, first), "eq", trips)
-        check.at.insert(scf.IfOp(whole, result_types=[], regions=[finish, keep]))
+        check.at.insert(scf.IfOp(whole, regions=[finish, keep]))
     else:
         erase_after(loop)
         keep = body
@@ -176,7 +173,7 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares:
         assert divided.op is not None
         body = _take(ops_after(divided.op))
         end = Builder(kernel.body, divided.op.next, kernel.loc)
-        end.insert(scf.IfOp(divided, result_types=[], regions=[body, _take(())]))
+        end.insert(scf.IfOp(divided, regions=[body, _take(())]))
     sums = loop.result
     init = load_partial(Builder.at(loop), sums, partials, begun)
     add_partials(loop, init, bounds, lambda inner, part: load_partial(inner, sums, partials, part))

@@ -122,11 +122,12 @@ class Dims(DisjointSets[Dim]):
             if [op.source.shape[axis] for axis in left] == [op.out.shape[axis] for axis in right]:
                 pairs = list(zip(left, right, strict=True))
             else:  # parts of the outermost are neighbours in memory
-                pairs = [(left[0], right[0])]
+                (outer, *_), (place, *_) = left, right
+                pairs = [(outer, place)]
                 if op.source in self.free:  # no part of it lies between its elements of the outermost dimension
-                    inner = (op, -1 - left[0])
-                    self.sizes[inner] = op.source.shape[left[0]]
-                    self.join(inner, (op, right[0]))
+                    inner = (op, ~outer)
+                    self.sizes[inner] = op.source.shape[outer]
+                    self.join(inner, (op, place))
                 for value, axes in ((op.source, left), (op.out, right)):
                     for axis in axes[1:]:
                         self.keep(value, axis, op, "a reshape divides them in another way")
@@ -193,7 +194,7 @@ class Dims(DisjointSets[Dim]):
 
     def cut(self, node: Node, axis: int, size: int) -> tuple[Span, ...]:
         """The parts of a dimension of this size."""
-        return self.cuts.get((self.root((node, axis)), size), ((0, size),)) if size > 1 else ((0, size),)
+        return self.cuts.get((self.root((node, axis)), size), ((0, size),))
 
     def parts(self, node: Node, shape: Shape) -> list[Spans]:
         """The parts of a tile, in row-major order."""

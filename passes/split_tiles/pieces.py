@@ -31,7 +31,7 @@ class Pieces:
 
     def run(self) -> None:
         for op in self.dims.ops:
-            if not op.results or op.results[0] not in self.dims.free:
+            if self.dims.free.isdisjoint(op.results):
                 self._operation(op)
         for op in reversed(self.replaced):
             op.erase()
@@ -97,7 +97,8 @@ class Pieces:
             first, size = spans[op.axis]
             place = iota(at, len(spans), op.axis, size, op.out.dtype)
             return _moved(at, place, first)
-        return self._copied(at, op, spans)[0]
+        (piece,) = self._copied(at, op, spans)
+        return piece
 
     def _each(self, op: Operation, shape: Shape) -> None:
         """An operation on each part of the tile that it gives or moves."""
@@ -158,7 +159,7 @@ class Pieces:
             if value.shape[op.axis] == 1 and op.kind in _OF_ONE:
                 partial = reshaped(at, value, _shape(spans))
             else:
-                partial = at.insert(op.clone({op.source: value})).results[0]
+                partial = at.insert(op.clone({op.source: value})).result
                 partial.set_type(with_shape(_shape(spans), wide))
             if total is not None:
                 partial = combined(at, op.kind, total, partial, propagate_nan=op.propagate_nan)

@@ -103,7 +103,6 @@ class _Vectorizer:
         self.map: dict[Value, Value] = {}
         self.private: dict[Value, Value] = {}
         self.points: dict[int, Value] = {}  # dimension -> its index
-        self.active = 0  # the dimensions of the parallel that is being emitted
         self.block = Block(self.variance, self.map, self.private) if parallel.lockstep else None
 
     def run(self) -> None:
@@ -128,11 +127,8 @@ class _Vectorizer:
                     self.points[dim] = iota(builder, self.rank, dim, extent)
                     self.points[dim].name = arg.name
             self.map[arg] = self.points[dim]
-        if 0 in op.extents:
-            return
-        outer, self.active = self.active, self.variance.active[op]
-        self._body(op.body, builder, mask)
-        self.active = outer
+        if 0 not in op.extents:
+            self._body(op.body, builder, mask)
 
     def _body(self, region: Region, builder: Builder, mask: Value | None) -> None:
         for op in region:
@@ -149,10 +145,14 @@ class _Vectorizer:
                 self._while(op, builder, mask)
             elif isinstance(op, (scf.YieldOp, scf.ConditionOp)):
                 continue
-            elif isinstance(op, (tile.LoadOp, tile.ReadOp)):
+            elif isinstance(op, tile.LoadOp):
                 self._load(op, builder, mask)
-            elif isinstance(op, (tile.StoreOp, tile.WriteOp)):
+            elif isinstance(op, tile.ReadOp):
+                self._read(op, builder)
+            elif isinstance(op, tile.StoreOp):
                 self._store(op, builder, mask)
+            elif isinstance(op, tile.WriteOp):
+                self._write(op, builder, mask)
             elif isinstance(op, tile.AtomicOp):
                 self._atomic(op, builder, mask)
             elif isinstance(op, tile.AllocOp) and op.result in self.private:
@@ -185,7 +185,7 @@ class _Vectorizer:
             )
             self.map[op.result] = builder.insert(copy).result
         elif isinstance(op, tile.AssertOp):
-            condition = values[0]
+            (condition,) = values
             if mask is not None:
                 skipped = builder.insert(arith.NotOp(mask)).result
                 condition = builder.insert(arith.OrOp(skipped, condition)).result
@@ -220,7 +220,8 @@ class _Vectorizer:
                 for out, value in zip(op.results, inner.terminator.operands, strict=True)
             ]
             regions.append(scf.yielding(region, values))
-        types = [value.type for value in regions[0].terminator.operands]
+        then, _ = regions
+        types = [value.type for value in then.terminator.operands]
         copy = builder.insert(scf.IfOp(condition, result_types=types, regions=regions, loc=op.loc))
         self._results(op, copy)
 
@@ -244,7 +245,7 @@ class _Vectorizer:
                 self._body(branch, Builder(inner, loc=op.loc), taken)
             regions = [scf.yielding(inner), scf.yielding(Region())]
             anyone = self._over_all(builder, taken, "or")
-            builder.insert(scf.IfOp(anyone, result_types=[], regions=regions, loc=op.loc))
+            builder.insert(scf.IfOp(anyone, regions=regions, loc=op.loc))
 
     def _for(self, op: scf.ForOp, builder: Builder, mask: Value | None) -> None:
         lower, upper, step = (self._mapped(value) for value in (op.lower, op.upper, op.step))
@@ -336,62 +337,57 @@ class _Vectorizer:
 
     # Memory
 
-    def _load(self, op: tile.LoadOp | tile.ReadOp, builder: Builder, mask: Value | None) -> None:
-        buffer = op.buffer
-        indices, own_mask, other = ([], None, None) if isinstance(op, tile.ReadOp) else (op.indices, op.mask, op.other)
-        if isinstance(op, tile.ReadOp) and (buffer in self.private and tile.buffer_type(buffer).numel() != 1):
-            raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
-        if isinstance(op, tile.ReadOp) and buffer not in self.private:
-            builder.insert(op.clone(self.map))
-            return
-        inner = [self._mapped(index) for index in indices]
-        if op.result.shape and any(new.shape != old.shape for old, new in zip(indices, inner, strict=True)):
+    def _load(self, op: tile.LoadOp, builder: Builder, mask: Value | None) -> None:
+        buffer, indices = op.buffer, [self._mapped(index) for index in op.indices]
+        if op.result.shape and any(new.shape != old.shape for old, new in zip(op.indices, indices, strict=True)):
             raise _whole_tile(op)
-        own_mask, other = self._mapped(own_mask), self._mapped(other)
+        own_mask, other = self._mapped(op.mask), self._mapped(op.other)
         if other is not None and other.shape:
             raise TileError("a load's default value varies inside T.Parallel", op.loc)
         is_global = tile.buffer_type(buffer).scope == "global"
-        if mask is not None and (is_global or self.block is not None and not self._fits(buffer, inner)):
-            shape = broadcast_shapes(*(index.shape for index in inner))
+        if mask is not None and (is_global or self.block is not None and not self._fits(buffer, indices)):
+            shape = broadcast_shapes(*(index.shape for index in indices))
             if broadcast_shapes(shape, mask.shape) == shape:
                 own_mask = both(builder, own_mask, mask)
-        load = tile.LoadOp(
-            self._target(buffer),
-            self._indices(builder, buffer, inner),
-            own_mask,
-            other,
-            loc=op.loc,
-            names=[op.result.name],
-            **(op.attributes if isinstance(op, tile.LoadOp) else {}),
-        )
+        place = self._indices(builder, buffer, indices)
+        names = [op.result.name]
+        load = tile.LoadOp(self._target(buffer), place, own_mask, other, loc=op.loc, names=names, **op.attributes)
         self.map[op.result] = builder.insert(load).result
-        if isinstance(op, tile.ReadOp) and op.result.shape:  # one element, read as a tensor of one element
-            raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
+
+    def _read(self, op: tile.ReadOp, builder: Builder) -> None:
+        if op.buffer not in self.private:
+            builder.insert(op.clone(self.map))
+            return
+        if op.result.shape:
+            raise TileError(f"{op.buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
+        place = self._indices(builder, op.buffer, [])
+        load = tile.LoadOp(self._target(op.buffer), place, loc=op.loc, names=[op.result.name])
+        self.map[op.result] = builder.insert(load).result
 
     def _fits(self, buffer: Value, indices: list[Value]) -> bool:
         """Whether indices lie inside of an on-chip buffer, as far as their operations show."""
         return all(map(is_inside, indices, tile.buffer_type(buffer).static_shape))
 
-    def _store(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, mask: Value | None) -> None:
-        buffer, value = op.buffer, self._mapped(op.value)
-        if keeps_element(op):
-            return
-        if isinstance(op, tile.WriteOp):
-            if op.value.shape:
-                self._write_tile(op, value, builder, mask)
-                return
-            indices = [builder.constant(0, INT32) for _ in tile.buffer_type(buffer).shape]
-        else:
+    def _store(self, op: tile.StoreOp, builder: Builder, mask: Value | None) -> None:
+        if not keeps_element(op):
             indices = [self._mapped(index) for index in op.indices]
-            mask = both(builder, mask, self._mapped(op.mask))
-        target = self._target(buffer)
-        indices = self._indices(builder, buffer, indices)
+            self._put(op, builder, indices, both(builder, mask, self._mapped(op.mask)))
+
+    def _put(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, indices: list[Value], mask: Value | None) -> None:
+        value, target = self._mapped(op.value), self._target(op.buffer)
+        indices = self._indices(builder, op.buffer, indices)
         if self.block is not None:
             value, mask = last_writer(op, builder, value, indices, mask, len(self.parallel.extents), self.rank)
         elif tile.buffer_type(target).scope != "global":
             value, mask = one_writer(op, builder, value, place(indices, self.rank), mask)
         attributes = op.attributes if isinstance(op, tile.StoreOp) else {}
         builder.insert(tile.StoreOp(value, target, indices, mask, loc=op.loc, **attributes))
+
+    def _write(self, op: tile.WriteOp, builder: Builder, mask: Value | None) -> None:
+        if op.value.shape:
+            self._write_tile(op, self._mapped(op.value), builder, mask)
+        else:
+            self._put(op, builder, [], mask)
 
     def _write_tile(self, op: tile.WriteOp, value: Value, builder: Builder, mask: Value | None) -> None:
         """A fill of a whole buffer inside the body."""
@@ -409,7 +405,7 @@ class _Vectorizer:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
         compare = self._mapped(op.compare)
         mask = both(builder, mask, self._mapped(op.mask))
-        full = self.variance.shape(self.active)
+        full = self.variance.shape(self.variance.active_at(op))
         if is_on_chip_update(op):
             if op.buffer in self.variance.allocated:
                 raise TileError(
@@ -434,7 +430,7 @@ class _Vectorizer:
         self, op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None
     ) -> None:
         """An update of an element of each thread's own, by all points of a T.Parallel that the thread runs."""
-        full = self.variance.shape(self.active & ~self.variance.threads | self.variance.of(op.buffer))
+        full = self.variance.shape(self.variance.active_at(op) & ~self.variance.threads | self.variance.of(op.buffer))
         value = broadcast(builder, value, full) if full else value
         indices = self._indices(builder, op.buffer, indices)
         made = tile.AtomicOp(value, self._target(op.buffer), indices, mask, loc=op.loc, **op.attributes)

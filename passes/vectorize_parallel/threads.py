@@ -110,8 +110,7 @@ class Block:
     def _fill(self, op: tile.WriteOp, builder: Builder, mask: Value | None) -> None:
         """A tile that is the same in all threads becomes the content of an array that each of them has."""
         target = self.private[op.buffer]
-        shape, own = tile.buffer_type(target).static_shape, op.value.shape
-        lanes = len(shape) - (len(own) if prod(own) != 1 else 0)
+        shape, lanes = tile.buffer_type(target).static_shape, len(self.variance.extents)
         value = self._mapped(op.value)
         value = reshaped(builder, value, (1,) * lanes + shape[lanes:])
         if mask is not None:
@@ -122,10 +121,18 @@ class Block:
 
     def check_order(self, op: scf.IfOp) -> None:
         """Refuse branches that run at the same time in different threads, of which one sees what the other writes."""
-        then, orelse = (_accesses(region, self) for region in op.regions)
-        for buffer in then.keys() & orelse.keys():
-            one, other = then[buffer], orelse[buffer]
-            if (one[0] or other[0]) and (one[1] or other[1]):
+        apart = {inner for outer in op.walk() if outer in self.variance.apart for inner in outer.walk()}
+        used: list[dict[Value, None]] = []  # in each branch
+        written, together = set[Value](), set[Value]()  # by the whole block
+        for region in op.regions:
+            ops = [each for each in region.walk() if not each.regions]
+            accesses = [(value, each) for each in ops for value in each.operands if isinstance(value.type, BufferType)]
+            used.append(dict.fromkeys(buffer for buffer, _ in accesses))
+            written.update(buffer for buffer, each in accesses if Effect.WRITE in each.effects)
+            together.update(buffer for buffer, each in accesses if each in apart or self.takes(each))
+        then, orelse = used
+        for buffer in then:
+            if buffer in orelse and buffer in written & together:
                 raise TileError(
                     f"the two branches run at the same time, in different threads; {buffer.name or 'a buffer'} is "
                     "written in one of them and used in the other",
@@ -191,21 +198,6 @@ def _exchanges_in_global_memory(parallel: tile.ParallelOp) -> bool:
 
 def _gathered(dtype: str) -> str:
     return "int32" if dtype == "bool" else dtype
-
-
-def _accesses(region: Region, block: Block) -> dict[Value, tuple[bool, bool]]:
-    """The buffers that a branch accesses, each with: whether it is written, and whether the whole block accesses it."""
-    accessed: dict[Value, tuple[bool, bool]] = {}
-    outer = [op for op in region.walk() if op in block.variance.apart]
-    inside = {inner for op in outer for inner in op.walk()}
-    for op in region.walk():
-        together = op in inside or block.takes(op)
-        for value in op.operands:
-            if isinstance(value.type, BufferType) and not op.regions:
-                writes = Effect.WRITE in op.effects
-                old = accessed.get(value, (False, False))
-                accessed[value] = old[0] or writes, old[1] or together
-    return accessed
 
 
 # Several threads that write one element

@@ -171,8 +171,7 @@ def _check_once(store: tile.StoreOp, loads: list[tile.LoadOp], stores: list[tile
         return  # what r[i] = r[i] + 0 has become
     axes = [variance.of(value) for value in store.indices]
     around = list(_around(store, variance.parallel))
-    active = next(variance.active[op] for op in around if isinstance(op, tile.ParallelOp))
-    missing = active & ~_union(axes)
+    missing = variance.active_at(store) & ~_union(axes)
     chosen = _union([variance.of(op.condition) for op in around if isinstance(op, scf.IfOp)])
     if not missing or missing & chosen or store.mask is not None or keeps_element(store):
         return

@@ -32,6 +32,7 @@ from tiledsl.passes.tile_values import (
     same_bits,
     selected,
     with_digit_axes,
+    zero,
 )
 
 # Updates at computed indices compare each point with each element if these are no more comparisons; else they scatter.
@@ -51,15 +52,9 @@ def one_writer(
     A value that is the same along such a dimension is written if the mask holds anywhere. A varying value is taken from
     the one point at which the mask holds; it is an error if the mask does not vary either.
     """
-    extra = [
-        axis
-        for axis, size in enumerate(place)
-        if size == 1 and (varies(value, axis) or mask is not None and varies(mask, axis))
-    ]
-    if not extra:
-        return value, mask
-    summed = [axis for axis in extra if varies(value, axis)]
-    for axis in extra:
+    shared = [axis for axis, size in enumerate(place) if size == 1]
+    summed = [axis for axis in shared if varies(value, axis)]
+    for axis in shared:
         if mask is not None and varies(mask, axis) and axis not in summed:
             mask = reduced(builder, mask, "or", axis, keep=True)
     if summed:
@@ -72,10 +67,10 @@ def one_writer(
     return one_element(builder, value, place, mask)
 
 
-def keeps_element(op: tile.StoreOp | tile.WriteOp) -> bool:
+def keeps_element(op: tile.StoreOp) -> bool:
     """Whether a store puts back what was just read there, as r[i // 4] |= 0 does once it is folded."""
     read = op.value.op
-    if not isinstance(op, tile.StoreOp) or not isinstance(read, tile.LoadOp) or read.buffer is not op.buffer:
+    if not isinstance(read, tile.LoadOp) or read.buffer is not op.buffer:
         return False
     pairs = list(zip(read.indices, op.indices, strict=True))
     same = all(a is b or (constant_of(a) is not None and constant_of(a) == constant_of(b)) for a, b in pairs)
@@ -97,8 +92,7 @@ def fewer_atomics(
         return value, mask
     kind = "sum" if kind == "add" else kind
     if mask is not None:
-        neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
-        value = selected(builder, mask, value, neutral)
+        value = selected(builder, mask, value, _neutral(builder, kind, value.dtype))
         mask = None if takes_neutral else mask
     for axis in extra:
         value = reduced(builder, value, kind, axis, keep=True)
@@ -151,8 +145,7 @@ def combine_on_chip(
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
     if inside is None or not op.out.uses:
         return old
-    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
-    return selected(builder, inside, old, nothing)
+    return selected(builder, inside, old, zero(builder, (), value.dtype))
 
 
 def _inside_of_one(op: tile.AtomicOp, builder: Builder, indices: Sequence[Value]) -> Value | None:
@@ -161,8 +154,7 @@ def _inside_of_one(op: tile.AtomicOp, builder: Builder, indices: Sequence[Value]
     inside: Value | None = None
     for index, size in zip(indices, tile.buffer_type(op.buffer).static_shape, strict=True):
         if size == 1 and bounds(index) != (0, 0):
-            zero = builder.constant(0, with_shape((), index.dtype))
-            inside = both(builder, inside, compared(builder, index, "eq", zero))
+            inside = both(builder, inside, compared(builder, index, "eq", zero(builder, (), index.dtype)))
     return inside
 
 
@@ -189,8 +181,7 @@ def _scatter(
     if not op.out.uses:
         return None
     before = reshaped(builder, converted(builder, scattered.results[1], value.dtype), full)
-    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
-    return before if mask is None else selected(builder, mask, before, nothing)
+    return before if mask is None else selected(builder, mask, before, zero(builder, (), value.dtype))
 
 
 def _computed_in(kind: str, dtype: str) -> str:
@@ -234,9 +225,8 @@ def _by_element(
         else:
             places.append(spread(index))
     kind = "sum" if op.kind == "add" else op.kind
-    neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
     assert hit is not None, "points that differ in no index"
-    value = selected(builder, hit, spread(value), neutral)
+    value = selected(builder, hit, spread(value), _neutral(builder, kind, value.dtype))
     changed = hit if kind in ("max", "min") and is_float(value.dtype) else None
     for axis in range(len(shape)):
         if axis not in kept and value.shape[axis] > 1:
@@ -244,6 +234,13 @@ def _by_element(
             if changed is not None and varies(changed, axis):
                 changed = reduced(builder, changed, "or", axis, keep=True)
     return value, places, changed
+
+
+def _neutral(builder: Builder, kind: str, dtype: str) -> Value:
+    """What changes no element that it is combined with, but for the extremum of it and of a NaN."""
+    if kind == "sum":
+        return nothing(builder, dtype)
+    return builder.constant(tensor.neutral(kind, dtype), with_shape((), dtype))
 
 
 def _one_to_one(indices: list[Value], shared: Shape) -> bool:
@@ -257,21 +254,21 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
 
     The forms have the factors of the points' places by axis, beside what is the same for all; None: anything.
     """
-    open_dims = set(extents)
-    has_closed = True
-    while open_dims and has_closed:
-        has_closed = False
-        for form in forms:
-            here = {axis: abs(factor) for axis, factor in (form or {}).items() if axis in open_dims and factor}
-            reach = 0
-            for axis, factor in sorted(here.items(), key=lambda item: item[1]):
-                if factor <= reach:
-                    break
-                reach += factor * (extents[axis] - 1)
-            else:
-                has_closed |= bool(here)
-                open_dims -= set(here)
-    return not open_dims
+    left = dict(extents)
+    while told := {axis for form in forms for axis in _told_by(form or {}, left)}:
+        left = {axis: size for axis, size in left.items() if axis not in told}
+    return not left
+
+
+def _told_by(form: Mapping[int, int], extents: Mapping[int, int]) -> set[int]:
+    """The axes among these whose places an index tells, if each of its factors is more than all smaller ones reach."""
+    factors = sorted((abs(factor), axis) for axis, factor in form.items() if axis in extents and factor)
+    reach = 0
+    for factor, axis in factors:
+        if factor <= reach:
+            return set()
+        reach += factor * (extents[axis] - 1)
+    return {axis for _, axis in factors}
 
 
 def _multiples(index: Value) -> dict[int, int] | None:

@@ -200,7 +200,7 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         product(pass_configs={"split-k.splits": 2}),
     ),
     "a row of blocks is wider than it is": (
-        split_k._block, "kernel.grid[0]", "kernel.grid[1]", product(pass_configs={"split-k.splits": 2}),
+        split_k._block, "grid[0]", "grid[1]", product(pass_configs={"split-k.splits": 2}),
     ),
     "panels are as high as they never are": (
         map_grid._panels, "if rows is None or rows % size:", "if False:", example("gemm_lazy", M=320, N=40, K=40),

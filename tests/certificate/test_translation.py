@@ -236,7 +236,7 @@ MUTANTS: dict[str, Mutant] = {
         peel_loops._divide, 'rest_loop.set_field("inits", loop.results)', "pass", "product", PEELED,
     ),
     "a store under a condition always happens": (
-        vectorize_parallel._Vectorizer._store, "target, indices, mask,", "target, indices, None,", "grouped_gemm", {},
+        vectorize_parallel._Vectorizer._put, "target, indices, mask,", "target, indices, None,", "grouped_gemm", {},
     ),
     "a sum is negated": (
         Expressions.binary, 'symbol, precedence = BINARY[type(op)]',

@@ -18,7 +18,10 @@ ARITHMETIC = {
     ast.Mod: ("%", "//"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.Pow: ("**", "*"),
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
-COMMUTE = {"min", "max", "suppress", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp"}
+COMMUTE = {
+    "min", "max", "suppress", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp", "broadcast_shapes", "gcd",
+    "same_value", "same_place",
+}  # fmt: skip
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MESSAGES = {"debug", "info", "warning", "warn", "log", "remark", "note", "print"}  # what only says something
 # What only says something, names a value, or asserts, as zip's strict does.
@@ -285,7 +288,8 @@ class _Finder(ast.NodeVisitor):
             self.add(self.start(node.func), self.end(node.func), FUNCTIONS[name].encode())
         if name not in COMMUTE and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
             for left, right in zip(node.args, node.args[1:]):
-                if not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in (left, right)):
+                starred = any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in (left, right))
+                if not starred and not (_is_operation(left) and _is_operation(right)):
                     between = self.source[self.end(left) : self.start(right)]
                     self.add(self.start(left), self.end(right), self.text(right) + between + self.text(left))
         arguments = sorted([*node.args, *node.keywords], key=self.start)
@@ -308,6 +312,11 @@ class _Finder(ast.NodeVisitor):
 
 def _returns(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return ast.unparse(node.returns) if node.returns is not None else ""
+
+
+def _is_operation(node: ast.AST) -> bool:
+    """Whether it names a class of operations: what takes several looks them up."""
+    return isinstance(node, ast.Attribute | ast.Name) and getattr(node, "attr", getattr(node, "id", "")).endswith("Op")
 
 
 def _is_text(node: ast.AST) -> bool:

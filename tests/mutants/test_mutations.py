@@ -71,6 +71,13 @@ def test_fields_are_run_by_the_methods_of_their_class() -> None:
     assert found["size: int = 7"] == set(range(1, 21))
 
 
+def test_what_may_come_in_any_order_stays_in_order() -> None:
+    source = b"def f(x, a, b):\n    found = of_kinds(x, AddOp, tile.LoadOp)\n    return gcd(a, b)\n"
+    swapped = {after for _, after in changes(source)}
+    assert "found = of_kinds(AddOp, x, tile.LoadOp)" in swapped
+    assert not swapped & {"found = of_kinds(x, tile.LoadOp, AddOp)", "return gcd(b, a)"}
+
+
 def test_texts_and_messages_stay() -> None:
     assert not any("log.info" in before or "Text" in before or "Not changed" in before for before, _ in changes())
     assert [after for before, after in changes() if before.startswith("raise")] == ["pass"]

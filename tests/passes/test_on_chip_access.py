@@ -83,6 +83,28 @@ def test_writes(first: str, second: str, masked: bool) -> None:
     access(first, second, body)
 
 
+SAME = [pair for pair in itertools.product(WALKS, repeat=2) if WALKS[pair[0]][0] == WALKS[pair[1]][0] > 1]
+
+
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_diagonals(first: str, second: str) -> None:
+    """Two indices that move with one place."""
+    (extent, d0, make0), (_, d1, make1) = WALKS[first], WALKS[second]
+    make = (rename(make0, "0") + rename(make1, "1")).replace("%i0", "%i").replace("%i1", "%i")
+    whole = f"{{shape = ({d0}, {d1}), source_axes = (0, 1), target_axes = (0, 1)}}"
+    to_values(
+        kernel(
+            f"X: {d0}*{d1}*float32, Y: {extent}*float32, Z: {extent}*float32, I: 16*int32",
+            f"""%t = tile.alloc : buffer<{d0}*{d1}*float32, shared> tile.copy %X, %t {whole}
+                tile.parallel {{extents = ({extent},)}} (%i: int32) {{
+                  {make} %x = tile.load %t[%k0, %k1] : float32 tile.store %x, %Y[%i] }}
+                tile.parallel {{extents = ({extent},)}} (%i: int32) {{
+                  {make} %y = tile.load %Z[%i] : float32 tile.store %y, %t[%k0, %k1] }}
+                tile.copy %t, %X {whole}""",
+        )
+    )
+
+
 @pytest.mark.parametrize("name", UNEVEN)
 def test_no_dimension_is_seen_as_two_that_are_padded_each(name: str) -> None:
     walk, read = f"{name} unevenly", "%x = tile.load %t[%k0, %k1] : float32 tile.store %x, %Y[%i0, %i1]"
@@ -129,9 +151,12 @@ def test_one_index_made_of_two(extents: tuple[int, int], size: int, factors: tup
 
 
 REGULAR = ["strided", "aligned", "shifted", "reversed", "backwards", "backwards_strided", "backwards_dynamic"]
+AGAIN = ["identity", "repeated", "wrapped"]  # of several places that write one element, the last one is known
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(REGULAR, repeat=2)))
+@pytest.mark.parametrize(
+    ("first", "second"), [*itertools.product(REGULAR, repeat=2), *itertools.product(AGAIN, repeat=2)]
+)
 def test_regular_walks_are_not_compared_one_by_one(first: str, second: str) -> None:
     text = access(first, second, "%x = tile.load %Y[%i0, %i1] : float32 tile.store %x, %t[%k0, %k1]")
     assert 'kind = "max"' not in text

@@ -394,3 +394,17 @@ def test_garbage_in_padding_does_not_reach_results() -> None:
               np.zeros(5, np.float32), 1, 1.0, True, 1]  # fmt: skip
     executor.run(made.root, arrays)
     assert np.isfinite(arrays[1]).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [((), set()), ((16,), set()), ((3,), set()), ((1,), {"contraction"}), ((16, 1), {"contraction"})],
+)
+def test_products_over_one_element_are_rounded_before_they_are_added(sizes: tuple[int, ...], named: set[str]) -> None:
+    body = ""
+    for inner in sizes:
+        body += f"""%a{inner} = arith.constant {{value = 1.0}} : tensor<16x{inner}xfloat16>
+            %b{inner} = arith.constant {{value = 1.0}} : tensor<{inner}x16xfloat16>
+            %z{inner} = arith.constant {{value = 0.0}} : tensor<16x16xfloat32>
+            %d{inner} = tensor.dot %a{inner}, %b{inner}, %z{inner} : tensor<16x16xfloat32>\n"""
+    assert PadTiles().allowances(program(body)) == named

@@ -7,10 +7,13 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import body_lines, filecheck, kernel
+from tests.passes.ir_cases import body_lines, filecheck, kernel, kernel_of, program
 from tests.support.programs import check_pass, inputs_for
+from tiledsl.dialects import scf
 from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.verifier import verify
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
+from tiledsl.passes.parallelize_loops.copies import with_elements
 
 HEAD = """%s = tile.alloc : buffer<6*8*float32, fragment> %m = tile.alloc : buffer<6*float32, fragment>
           %l = tile.alloc : buffer<6*float32, local>
@@ -53,6 +56,7 @@ ROW_LINES = """
     ("bounds", "trips", "index"),
     [
         ((0, 6, 1), 6, []),
+        ((0, 2, 1), 2, []),
         ((2, 4, 1), 2, ["%0 = arith.add %i, %c2 : int32"]),
         ((0, 5, 2), 3, ["%0 = arith.mul %i, %c2 : int32"]),
         ((1, 6, 2), 3, ["%0 = arith.mul %i, %c2 : int32", "%1 = arith.add %0, %c1 : int32"]),
@@ -281,6 +285,73 @@ SUM = "%x = tile.load %A[%i, %j] : float32 %y = tile.load %m[%j] : float32 %z = 
 def test_lanes_that_collide_stay_a_loop(body: str, around: str) -> None:
     made = lanes(body, around)
     assert "scf.for %c0, %c4, %c1 {vectorized = true} (%i: int32) {" in made
+
+
+COPY = "tile.copy %s[%i, %c0], %w {shape = (8,), source_axes = (1,), target_axes = (0,)}"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (COPY, """tile.parallel {extents = (8,)} (%0: int32) {
+                    %1 = arith.add %c0, %0 : int32
+                    %2 = tile.load %s[%i, %1] : float32
+                    tile.store %2, %w[%0]
+                  }"""),
+        ("%k = arith.add %i, %bx : int32 tile.copy %h, %s[%k, %c2] {shape = (4,), source_axes = (0,), "
+         "target_axes = (1,)}",
+         """%k = arith.add %i, %bx : int32
+            tile.parallel {extents = (4,)} (%0: int32) {
+              %1 = tile.load %h[%0] : float16
+              %2 = arith.cast %1 : float32
+              %3 = arith.add %c2, %0 : int32
+              tile.store %2, %s[%k, %3]
+            }"""),
+        ("scf.if %b { tile.copy %A[%l, %c4], %t {shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)} scf.yield "
+         "} { scf.yield } tile.fill %c0.5, %w %x = tile.load %s[%i, %c1] : float32",
+         """scf.if %b {
+              tile.parallel {extents = (1, 8)} (%0: int32, %1: int32) {
+                %2 = arith.cast %0 : int64
+                %3 = arith.add %l, %2 : int64
+                %4 = arith.add %c4, %1 : int32
+                %5 = tile.load %A[%3, %4] : float32
+                tile.store %5, %t[%0, %1]
+              }
+              scf.yield
+            } {
+              scf.yield
+            }
+            tile.parallel {extents = (8,)} (%6: int32) {
+              tile.store %c0p5, %w[%6]
+            }
+            %x = tile.load %s[%i, %c1] : float32"""),
+        ("%x = tile.load %s[%i, %c1] : float32", None),  # no copies
+        (COPY.replace("%s[%i", "%s[%bx"), None),  # the index picks nothing
+        (COPY.replace("%s[%i", "%A[%i"), None),  # nor anything on the chip
+        ("tile.copy %A[%i, %c0], %B[%i, %c0] {shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)} "
+         "%x = tile.load %s[%i, %c1] : float32", None),  # through no tile
+        ("tile.copy %s[%i, %c0], %s[%c0, %c0] {shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)}", None),
+        (COPY.replace("{shape", "{safe_value = 1.0, shape"), None),
+        (COPY + ' tile.print [%i] {message = "row"}', None),
+        (COPY + ' %o = tile.atomic %f, %D[%c0] {kind = "add"} : float32', None),
+        (COPY + " scf.while { scf.condition %b } { scf.yield }", None),
+    ],
+)  # fmt: skip
+def test_copies_and_fills_as_loops_over_elements(body: str, expected: str | None) -> None:
+    made = program(f"""
+      %s = tile.alloc : buffer<6*8*float32, fragment> %w = tile.alloc : buffer<8*float32, shared>
+      %h = tile.alloc : buffer<8*float16, fragment> %t = tile.alloc : buffer<1*8*float32, fragment>
+      scf.for %c0, %c6, %c1 (%i: int32) {{ {body} scf.yield }}""")
+    (loop,) = [op for op in kernel_of(made).body if isinstance(op, scf.ForOp)]
+    before = body_lines(made)
+    clone = with_elements(loop)
+    assert (clone is None) is (expected is None)
+    if expected is None:
+        assert body_lines(made) == before
+        return
+    loop.erase()
+    verify(made.root)
+    filecheck(body_lines(made)[4:], f"scf.for %c0, %c6, %c1 (%i: int32) {{\n{expected}\nscf.yield\n}}")
 
 
 @T.prim_func

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import os
 import re
 import subprocess
@@ -114,6 +115,52 @@ def test_sums_with_numbers_from_outside_wrap(moves: str, predicate: str) -> None
             inputs[names.index("s")] = number
             divided += len(loops_of(check_pass(PEEL, root, inputs))) > 1
     assert divided > 20
+
+
+WINDOW = """
+%i = tensor.iota {{axis = 0}} : tensor<4xint32>
+scf.for %c{start}, %c{end}, %c{step} (%k: int32) {{
+  %first = arith.mul %k, %c{factor} : int32
+  %p = arith.add %first, %i : tensor<4xint32>
+  %a = arith.cmp %p, %c{low} {{predicate = "{above}"}} : tensor<4xbool>
+  %b = arith.cmp %c{high}, %p {{predicate = "{below}"}} : tensor<4xbool>
+  %m = arith.and %a, %b : tensor<4xbool>
+  %x = tile.load %N[%p] mask=%m : tensor<4xint32>
+  tile.store %x, %N[%p] mask=%m
+  scf.yield
+}}"""
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(0, 16, 1), (1, 16, 2), (3, 30, 3)])
+@pytest.mark.parametrize("factor", [4, 3, -4])
+def test_loops_are_divided_where_masks_begin_and_end_to_hold(start: int, end: int, step: int, factor: int) -> None:
+    """Of all elements of an iteration; with no iteration in between the loop stays."""
+    compare, tried = {"ge": operator.ge, "gt": operator.gt}, 0
+    base = 0 if factor > 0 else -64
+    for above, below, low, high in itertools.product(compare, compare, (-9, 10, 12, 15), (28, 47, 48, 70)):
+        low, high = low + base, high + base
+        turns = range(start, end, step)
+        free = [
+            k for k in turns
+            if all(compare[above](k * factor + i, low) and compare[below](high, k * factor + i) for i in range(4))
+        ]  # fmt: skip
+        head, tail = [k for k in turns if free and k < free[0]], [k for k in turns if free and k > free[-1]]
+        parts = [part for part in (head, free, tail) if part]
+        if len(parts) < 2 or 1 in map(len, parts):  # a loop of one turn is none
+            continue
+        names = {"above": above, "below": below, "low": low, "high": high, "factor": factor}
+        lines = after(PEEL, WINDOW.format(start=start, end=end, step=step, **names))
+        text = "\n".join(lines)
+        bounds = [tuple(map(number, match)) for match in re.findall(r"scf.for %c(\w+), %c(\w+), %c\w+", text)]
+        assert [[*range(*each, step)] for each in bounds] == parts, (names, bounds)
+        masks = ["mask=" in line for line in lines if "tile.load" in line]
+        assert masks == [part is not free for part in parts]
+        tried += 1
+    assert tried > 3
+
+
+def number(name: str) -> int:
+    return int(name.replace("m", "-"))
 
 
 LOADED = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,17 @@ def test_resumes_from_the_text_after_a_pass(each: str) -> None:
 def test_the_pipeline_is_written_as_text() -> None:
     spec = ",".join(each.spec for each in default_pipeline())
     assert parse_pipeline(spec) == default_pipeline()
+
+
+def test_the_table_of_passes_is_the_pipeline() -> None:
+    """Its rows with its defaults, as a specification that is run."""
+    page = (Path(__file__).parents[2] / "docs/passes.md").read_text(encoding="utf-8")
+    text = page.split("<!-- passes -->")[1].split("<!-- /passes -->")[0]
+    rows = [line.strip("|").replace("`", "").split("|") for line in text.strip().splitlines()[2:]]
+    shown = {name.strip(): options.strip() for name, _, options in rows}
+    defaults = {each.name: ", ".join(f"{one.name}={one.default!r}" for one in fields(each)) for each in PIPELINE}
+    assert list(shown.items()) == list(defaults.items())
+    PassManager([each() for each in PIPELINE]).run(Program(gather_rows(), Target.parse("cuda:90")))
 
 
 def test_options_reach_their_pass() -> None:

@@ -72,6 +72,7 @@ NESTED = """%t = scf.for %c0, %c2, %c1[%half] : tensor<16xfloat32> (%o: int32, %
         loop(combine="arith.add %r, %s"),
         loop(axis=0),
         loop(shape="64x128").replace("%A[%row, %j] {guarded = true}", "%A[%row, %j]"),  # 64 elements for each thread
+        loop(shape="16x8"),
         loop(kind="max", combine="arith.max %s, %r"),
         loop(kind="min", combine="arith.min %r, %s", init="%half"),
         # the loop around carries the tile on
@@ -94,6 +95,8 @@ def test_other_forms(text: str) -> None:
         loop(combine="arith.max %s, %r"),
         loop(combine="arith.sub %s, %r"),
         loop(combine="arith.add %r, %r"),
+        loop(kind="max", combine="arith.max %s, %r").replace("axis = 1}", "axis = 1, propagate_nan = true}"),
+        loop(kind="abssum"),
         loop(shape="16x4"),  # a thread adds them up by itself
         loop(shape="64x256").replace(
             "%A[%row, %j] {guarded = true}", "%A[%row, %j]"
@@ -104,6 +107,33 @@ def test_other_forms(text: str) -> None:
 def test_what_stays(text: str) -> None:
     made = lines(text)
     assert any(line.startswith("%r = tensor.reduce") for line in made)
+
+
+def both(first: str = "%x", second: str = "%x") -> str:
+    """A loop that carries a sum and a maximum."""
+    text = loop('%q = tensor.reduce SECOND {kind = "max", axis = 1} : tensor<16xfloat32>'.replace("SECOND", second))
+    text = (
+        text.replace("%t = scf", "%t, %u = scf")
+        .replace("%c1[%zero]", "%c1[%zero, %half]")
+        .replace("tensor<16xfloat32> (%k", "tensor<16xfloat32>, tensor<16xfloat32> (%k")
+    )
+    text = text.replace("%s: tensor<16xfloat32>)", "%s: tensor<16xfloat32>, %m0: tensor<16xfloat32>)")
+    text = text.replace("scf.yield [%n]", "%p = arith.max %m0, %q : tensor<16xfloat32>\nscf.yield [%n, %p]")
+    return text.replace('reduce %x {kind = "sum"', f'reduce {first} {{kind = "sum"') + (
+        "tile.store %u, %B[%c8, %w] {guarded = true}"
+    )
+
+
+def test_two_values_that_a_loop_carries() -> None:
+    made = lines(both())
+    assert sum(line.startswith(("%u_1 = tensor.reduce %u", "%t_1 = tensor.reduce %t")) for line in made) == 2
+    (header,) = [line for line in made if "scf.for" in line]
+    assert header.count("tensor<16x32xfloat32>") == 4
+    wide = both().replace("16x32", "64x128").replace("16x", "64x").replace("1x32x", "1x128x")
+    wide = wide.replace("%A[%row, %j] {guarded = true}", "%A[%row, %j]")
+    made = lines(wide)  # a thread holds 64 elements of the first alone
+    (header,) = [line for line in made if "scf.for" in line]
+    assert header.count("tensor<64x128xfloat32>") == 2
 
 
 def test_many_blocks_exchange_while_others_compute() -> None:

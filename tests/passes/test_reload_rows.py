@@ -264,9 +264,21 @@ def test_loaded_indices_stay() -> None:
         ({"behind": "tile.store %t, %B[%i, %start]"}, False),
         ({"before": "tile.store %sum, %B[%i, %start]"}, True),
         ({"behind": "tile.store %t, %A[%i, %start]"}, True),
+        ({"behind": "tile.store %t, %B[%i, %start] tile.store %t, %A[%i, %start]"}, True),
+        ({"behind": "tile.store %t, %B[%i, %start] tile.store %t, %B[%c40, %start]"}, False),
+        ({"before": "tile.store %sum, %B[%i, %start]", "behind": "tile.store %t, %B[%i, %start]"}, True),
         ({"behind": '%old = tile.atomic %t, %B[%i, %start] {kind = "add"} : tensor<8xfloat32>'}, True),
     ],
-    ids=["before the loop", "behind", "in front", "the same buffer", "an atomic"],
+    ids=[
+        "before the loop",
+        "behind",
+        "in front",
+        "the same buffer",
+        "both",
+        "behind twice",
+        "on both sides",
+        "an atomic",
+    ],
 )
 def test_memory_that_may_have_changed(parts: dict[str, str], kept: bool) -> None:
     assert stays(loop(**parts)) is kept

@@ -163,6 +163,10 @@ ODD_START = """
     %j = arith.add %bx, %columns : tensor<1x64xint32>
     %x = tile.load %A[%i, %j] {guarded = true} : tensor<32x64xfloat16>
 """
+TWO_WALKS = """
+    %d = arith.add %i, %columns : tensor<32x64xint32>
+    %x = tile.load %A[%bx, %d] {guarded = true} : tensor<32x64xfloat16>
+"""
 DIAGONAL = "%y = tile.load %A[%i, %rows] {guarded = true} : tensor<32x1xfloat16>"
 ROW = """
     %all = tensor.iota {axis = 0} : tensor<64xint32>
@@ -190,6 +194,7 @@ NARROW = """
         (OTHER, "100*64*float16, global", "what lies outside does not read 0"),
         (STRIDED_WALK, "100*64*float16, global", "its elements are not neighbours in memory"),
         (ODD_START, "100*64*float16, global", "its blocks may begin at other columns than multiples of 8"),
+        (TWO_WALKS, "100*64*float16, global", "its elements are not neighbours in memory"),
         (DIAGONAL, "100*64*float16, global", "one dimension of the tile walks along two of the buffer"),
         (ROW, "100*64*float16, global", "rows are as fast through pointers"),
         (WIDE_INDEX, "100*64*float16, global", "an index is int64"),
@@ -211,6 +216,51 @@ def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
     assert remark.endswith(f"because {reason}")
     LowerToTriton().run(lowered)
     assert launch_of(lowered).attributes["remarks"] == (remark,)
+
+
+@pytest.mark.parametrize(
+    ("a", "shape", "reason"),
+    [
+        ("1024*512*float16", (256, 64), ""),
+        ("1024*512*float16", (512, 64), "its block is 512 long, and a descriptor's at most 256"),
+        ("1024*512*float16", (32, 512), ""),  # columns come in pieces
+        ("1024*512*float16", (256, 1), "its blocks are 1 elements wide, less than 16 bytes"),
+        ("1024*512*float16", (32, 8), ""),
+        ("1024*512*float16", (1, 64), ""),
+        ("1024*512*float32", (32, 4), ""),
+        ("1024*512*float32", (32, 2), "its blocks are 2 elements wide, less than 16 bytes"),
+        ("1024*512*int8", (32, 8), "its blocks are 8 elements wide, less than 16 bytes"),
+        ("1024*512*int64", (32, 4), "descriptors of int64 are not used"),
+        ("1024*512*bool", (32, 64), "descriptors of bool are not used"),
+        ("8*8*8*1024*512*float16", (32, 64), ""),
+        ("2*8*8*8*1024*512*float16", (32, 64), "it has 6 dimensions, and a descriptor 2 to 5"),
+        ("512*float16", (1, 64), "it has 1 dimension, and a descriptor 2 to 5"),
+        (
+            "8*1024*512*float16, strides(0, 512, 1)",
+            (32, 64),
+            "its stride in dimension 0 is 0 bytes, not a multiple of 16",
+        ),
+        (
+            "1024*512*float16, strides(516, 1)",
+            (32, 64),
+            "its stride in dimension 0 is 1032 bytes, not a multiple of 16",
+        ),
+        ("1024*512*float16, strides(520, 1)", (32, 64), ""),
+        ("1024*m*float16", (32, 64), "its stride in dimension 0 is known only at run time"),
+        ("m*1024*64*float16", (32, 64), ""),
+    ],
+)
+def test_which_tiles_a_descriptor_moves(a: str, shape: tuple[int, int], reason: str) -> None:
+    sizes, _, strides = a.partition(", ")
+    *dims, dtype = sizes.split("*")
+    walks = """%u = tensor.iota {axis = 0} : tensor<ROWSx1xint32>
+        %v = tensor.iota {axis = 1} : tensor<1xCOLUMNSxint32>""".replace("ROWS", str(shape[0]))
+    at = ", ".join(["%bx"] * (len(dims) - 2) + ["%u", "%v"][-len(dims) :])
+    body = f"{walks} %x = tile.load %A[{at}] {{guarded = true}} : tensor<{shape[0]}xCOLUMNSx{dtype}>"
+    buffer = f"{sizes}, global" + (f", {strides}" if strides else "")
+    made = program(body.replace("COLUMNS", str(shape[1])), a=buffer)
+    assert [each.partition("because ")[2] for each in kernel(made).remarks] == [reason] * bool(reason)
+    assert accesses(made) == ["tile.load" if reason else "tile.load_block"]
 
 
 @pytest.mark.parametrize(

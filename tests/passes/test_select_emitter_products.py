@@ -10,9 +10,13 @@ import pytest
 import tiledsl
 import tiledsl.language as T
 from benchmarks.programs.gemm import matmul
+from tests.passes.ir_cases import body_lines, filecheck, kernel_of, program
 from tests.support.example_modules import load_example
 from tiledsl.dialects import gluon, scf
 from tiledsl.ir.pass_manager import parse_program
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.select_emitter import SelectEmitter
+from tiledsl.runtime.target import Target
 
 GLUON = {"select-emitter.backend": "gluon"}
 
@@ -208,3 +212,138 @@ def test_what_is_loaded_ahead_keeps_its_name_or_has_that_of_its_tensor(kind: str
     kernel = tiledsl.compile(unusual(kind), target="cuda:90", pass_configs=configs)
     (loop,) = [op for op in parse_program(kernel.ir("select-emitter")).root.walk() if isinstance(op, scf.ForOp)]
     assert is_gluon(kernel) and loop.body.args[-1].name.startswith(name)
+
+
+SUM = "tensor<128x64xfloat32>"
+PRODUCT = f"""
+%i = tensor.iota {{axis = 0}} : tensor<128x1xint32>
+%q = tensor.iota {{axis = 1}} : tensor<1x64xint32>
+%p = tensor.iota {{axis = 0}} : tensor<64x1xint32>
+%j = tensor.iota {{axis = 1}} : tensor<1x64xint32>
+%first = arith.mul %bx, %c128 : int32
+%rows = arith.add %first, %i : tensor<128x1xint32>
+%zero = arith.constant {{value = 0.0}} : {SUM}
+%r = scf.for %c0, %c8, %c1[%zero] {{num_stages = 3}} : {SUM} (%k: int32, %acc: {SUM}) {{
+  %ks = arith.mul %k, %c64 : int32
+  %qs = arith.add %q, %ks : tensor<1x64xint32>
+  %ps = arith.add %p, %ks : tensor<64x1xint32>
+  %a = tile.load %A[%rows, %qs] : tensor<128x64xfloat16>
+  %b = tile.load %B[%ps, %j] : tensor<64x64xfloat16>
+  %d = tensor.dot %a, %b, %acc : {SUM}
+  scf.yield [%d]
+}}
+%h = arith.cast %r : tensor<128x64xfloat16>
+tile.store %h, %C[%rows, %j]
+"""
+OPERANDS = "A: 1024*512*float16, B: 512*64*float16, C: 1024*64*float16, D: 64*float32, b: bool, n: int32"
+
+
+def lowered(changes: list[tuple[str, str]], options: dict[str, Any], target: Target) -> tuple[Any, list[str], bool]:
+    """The kernel after the pass, its lines, and whether it stays as it was."""
+    text, operands = PRODUCT, OPERANDS
+    for before, after in changes:
+        assert before in text + operands, before
+        text, operands = text.replace(before, after), operands.replace(before, after)
+    made = program(text, parameters=operands, target=target)
+    before_lines = body_lines(made)
+    SelectEmitter(**{"backend": "gluon", **options}).run(made)
+    verify(made.root)
+    return kernel_of(made), body_lines(made), body_lines(made) == before_lines
+
+
+def test_a_product_line_by_line() -> None:
+    kernel, lines, _ = lowered([], {}, Target("cuda", 90))
+    assert kernel.options == (("emitter", "gluon"), ("persistent", True)) and kernel.remarks == ()
+    filecheck(
+        lines,
+        """
+        %part = gluon.warp_group_id {parts = 2} : int32
+        %first_row = arith.mul %part, %c64 : int32
+        %i = tensor.iota {axis = 0} : tensor<64x1xint32>
+        %i_1 = arith.add %first_row, %i : tensor<64x1xint32>
+        %j = tensor.iota {axis = 1} : tensor<1x64xint32>
+        %first = arith.mul %bx, %c128 : int32
+        %rows = arith.add %first, %i_1 : tensor<64x1xint32>
+        %r = scf.for %c0, %c8, %c1[%c0p0] {num_stages = 3} : tensor<64x64xfloat32> (%k: int32, %acc: tensor<64x64xfloat32>) {
+        %ks = arith.mul %k, %c64 : int32
+        %0 = arith.add %first, %first_row : int32
+        %a = tile.load_block %A[%0, %ks] {axes = (0, 1)} : tensor<64x64xfloat16>
+        %b = tile.load_block %B[%ks, %c0] {axes = (0, 1)} : tensor<64x64xfloat16>
+        %d = tensor.dot %a, %b, %acc : tensor<64x64xfloat32>
+        scf.yield [%d]
+        }
+        %h = arith.cast %r : tensor<64x64xfloat16>
+        %1 = arith.add %first, %first_row : int32
+        tile.store_block %h, %C[%1, %c0] {axes = (0, 1)}
+        """,  # noqa: E501
+    )
+
+
+BIAS = """%n = tensor.iota {axis = 0} : tensor<64xint32> %bias = tile.load %D[%n] : tensor<64xfloat32>
+    %row = tensor.reshape %bias : tensor<1x64xfloat32>"""
+MASK = '%mask = arith.cmp %rows, %n {predicate = "lt"} : tensor<128x1xbool>\n'
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "line"),
+    [
+        ([], {"stages": 5}, "{num_stages = 5}"),
+        ([], {"stages": 1}, "{num_stages = 2}"),
+        ([], {"stages": 99}, "{num_stages = 8}"),
+        ([("num_stages = 3", "num_stages = 1")], {}, "{num_stages = 2}"),
+        ([("tile.store %h, %C[%rows, %j]", MASK + "tile.store %h, %C[%rows, %j] mask=%mask")], {},
+         "tile.store %h, %C[%rows, %j] mask=%mask"),
+        ([("tile.store %h, %C[%rows, %j]", "tile.store %h, %C[%j, %rows]")], {}, "tile.store %h, %C[%j, %rows]"),
+        ([("%a = tile.load %A[%rows, %qs] :", "%a = tile.load %A[%rows, %qs] other=%nought :"),
+          ("%zero =", "%nought = arith.constant {value = 0.0} : float16 %zero =")], {}, "%a = tile.load_block %A["),
+        ([("%b = tile.load %B[%ps, %j]", "%t = tile.load %B[%p, %qs]"), ("B: 512*64", "B: 64*512"),
+          ("%d =", "%b = tensor.transpose %t {permutation = (1, 0)} : tensor<64x64xfloat16> %d ="),
+          ], {},
+         "%t = tile.load_block %B[%c0, %ks] {axes = (0, 1)} : tensor<64x64xfloat16>"),
+        ([("%h = arith.cast %r", f"{BIAS} %s = arith.add %r, %row : {SUM} %h = arith.cast %s")], {},
+         "%bias = tile.load %D[%n] : tensor<1x64xfloat32>"),
+        ([("%zero =", "%dead = arith.constant {value = 0.0} : tensor<4x8xfloat32> %zero =")], {},
+         "%a = tile.load_block"),
+        ([("%b, %acc", "%b, %zero"), ("scf.yield [%d]", f"%e = arith.add %acc, %d : {SUM} scf.yield [%e]")], {},
+         "{num_stages = 3, unroll = 2}"),
+        ([("%b, %acc", "%b, %zero"), ("scf.yield [%d]", f"%e = arith.add %acc, %d : {SUM} scf.yield [%e]")],
+         {"overlap": False}, "{num_stages = 3}"),
+    ],
+)  # fmt: skip
+def test_a_product_with_a_change(changes: list[tuple[str, str]], options: dict[str, Any], line: str) -> None:
+    kernel, lines, _ = lowered(changes, options, Target("cuda", 90))
+    assert dict(kernel.options)["emitter"] == "gluon" and any(line in each for each in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "reason"),
+    [
+        ([("%a = tile.load %A[%rows, %qs]", MASK + "%a = tile.load %A[%rows, %qs] mask=%mask")], {},
+         "a product's operand is loaded with a condition"),
+        ([("%a = tile.load %A[%rows, %qs] :", "%a = tile.load %A[%rows, %qs] other=%one :"),
+          ("%zero =", "%one = arith.constant {value = 1.0} : float16 %zero =")], {},
+         "a product's operand is loaded with a condition"),
+        ([("%d =", "%x = arith.neg %a : tensor<128x64xfloat16> %d =")], {}, "operand is used for something else"),
+        ([("A: 1024*512", "A: 1024*510")], {}, "are not contiguous multiples of 16 bytes"),
+        ([("%A[%rows, %qs]", "%A[%qs, %rows]")], {}, "a tile's dimensions are in another order than its buffer's"),
+        ([("%qs = arith.add %q, %ks", "%qs = arith.mul %q, %ks")], {}, "it is no block: its elements are not"),
+        ([("%r = scf.for", "%x = tensor.dot %g, %g2, %zero : SUM %r = scf.for"), ("%c1[%zero]", "%c1[%x]"),
+          ("%zero =", "%g = arith.constant {value = 0.0} : tensor<128x64xfloat16> "
+           "%g2 = arith.constant {value = 0.0} : tensor<64x64xfloat16> %zero =")], {}, "2 products and 1"),
+        ([("tensor<128x", "tensor<32x"), ("%c128", "%c32")], {}, "32 rows are not 64, 128 or 192"),
+        ([], {"backend": "triton"}, ""),
+        ([], {"backend": "auto"}, ""),
+    ],
+)  # fmt: skip
+def test_a_product_that_stays_in_triton(changes: list[tuple[str, str]], options: dict[str, Any], reason: str) -> None:
+    kernel, _, stays = lowered([(a, b.replace("SUM", SUM)) for a, b in changes], options, Target("cuda", 90))
+    assert stays and not kernel.options
+    assert [reason in each and "written in Triton, not in Gluon" in each for each in kernel.remarks] == [True] * (
+        reason != ""
+    )
+
+
+@pytest.mark.parametrize("target", [Target("cuda", 80), Target("cuda", 100), Target("interpret"), None])
+def test_other_targets_have_no_gluon(target: Any) -> None:
+    kernel, _, stays = lowered([], {}, target)
+    assert stays and kernel.remarks == ()

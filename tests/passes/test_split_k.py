@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import tiledsl.language as T
 from tests.passes import ir_cases
 from tests.passes.test_block_programs import count, lowered
 from tests.support.example_modules import load_example
-from tests.support.programs import NAMED, gemm, inputs_for
+from tests.support.programs import NAMED, check_pass, gemm, inputs_for
 from tiledsl.dialects import tile, triton
+from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
@@ -207,6 +209,40 @@ def test_which_sums_are_divided(changes: dict[str, str], reason: str) -> None:
     assert [len(kernels), *kernels[0].remarks] == (
         [1, f"the loop along K is not split, because {reason}"] if reason else [2]
     )
+
+
+OF_BLOCKS = (
+    SUM.replace("tile.store %r, %A[%i, %j]", "tile.store %r, %C[%rows, %j]").replace("%A[%i, %kj]", "%A[%rows, %kj]")
+).replace("{before}", "%first = arith.mul ROW, %c16 : int32 %rows = arith.add %i, %first : tensor<16x1xint32> {before}")
+
+
+@pytest.mark.parametrize("grid", [(1,), (3,), (2, 2), (3, 2)])
+@pytest.mark.parametrize(
+    "options", [{"splits": 2}, {"splits": 3}, {"splits": 7}, {"streams": 2}, {"streams": 3}, {"streams": 7}], ids=str
+)
+def test_every_block_has_the_whole_sum(grid: tuple[int, ...], options: dict[str, int]) -> None:
+    """Of any number of iterations, on grids of one and two dimensions; splits are the last dimension of three."""
+    columns = "%y = arith.mul %by, %c3 : int32 %row = arith.add %y, %bx : int32" if len(grid) > 1 else ""
+    for trips in (1, 2, 5, 6):
+        body = OF_BLOCKS.replace("ROW", "%row" if columns else "%bx").format(
+            start="0.0", before="", bounds=f"%c0, %c{trips}, %c1", body=DOT, after=""
+        )
+        root = ir_cases.program(
+            f"{columns} {body}", grid=grid, parameters="A: 96*96*float32, B: 96*16*float32, C: 96*16*float32"
+        ).root
+        made = check_pass(SplitK(**options), root, inputs_for(root, 0))
+        kernels = [op for op in made.walk() if isinstance(op, tile.KernelOp)]
+        blocks, parts = math.prod(grid), options.get("splits", 0)
+        if min(parts, trips) > 1:
+            assert [constant_of(each) for each in kernels[0].grid] == [*(*grid, 1)[:2], min(parts, trips)]
+            assert [each.sym_name for each in kernels] == ["kernel", "test_sum"]
+            (space,) = [tile.buffer_type(op.out).shape for op in made.walk() if isinstance(op, tile.AllocOp)]
+            assert space == (16 * blocks * min(parts, trips), 16)
+        elif parts or trips == 1 or blocks % min(options["streams"], blocks * trips) == 0:
+            assert len(kernels) == 1 and kernels[0].remarks
+        else:
+            assert [each.sym_name for each in kernels] == ["kernel", "test_sum"]
+            assert [constant_of(each) for each in kernels[0].grid] == [min(options["streams"], blocks * trips)]
 
 
 def test_a_while_loop_stays() -> None:

@@ -220,7 +220,8 @@ def test_a_tile_put_together_from_parts_and_taken_apart_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "first, size, taken", [(0, 128, "all"), (128, 64, "all"), (64, 64, "part"), (96, 64, "across"), (0, 192, "across")]
+    "first, size, taken",
+    [(0, 128, "all"), (128, 64, "all"), (64, 64, "part"), (0, 64, "part"), (96, 64, "across"), (0, 192, "across")],
 )
 def test_parts_that_are_taken(first: int, size: int, taken: str) -> None:
     body = f"""{PRODUCT}

@@ -12,7 +12,7 @@ from tiledsl.passes.parallelize_loops import ParallelizeLoops
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
-PARAMETERS = "A: 8*4*float32, X: 4*float32, B: 8*float32, C: 8*float32"
+PARAMETERS = "A: 8*4*float32, X: 4*float32, B: 8*float32, C: 8*float32, m: int32, b: bool"
 FILL = """scf.for %c0, %c4, %c1 {vectorized = true} (%v: int32) {
             %w = tile.load %A[%tx, %v] : float32 tile.store %w, %a[%v]
             %z = tile.load %X[%v] : float32 tile.store %z, %x[%v] scf.yield }"""
@@ -23,6 +23,8 @@ def threads(*body: str) -> list[str]:
     text = f"""%a = tile.alloc : buffer<4*float32, local> %x = tile.alloc : buffer<4*float32, local>
                %t = tile.alloc : buffer<1*float32, local> %u = tile.alloc : buffer<1*float32, local>
                %s = tile.alloc : buffer<8*4*float32, shared> %r = tile.alloc : buffer<4*float32, shared>
+               %d = tile.alloc : buffer<4*4*float32, shared>
+               tile.copy %A[%c0, %c0], %d {{shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}}
                tile.copy %A[%c0, %c0], %s {{shape = (8, 4), source_axes = (0, 1), target_axes = (0, 1)}}
                tile.copy %X[%c0], %r {{shape = (4,), source_axes = (0,), target_axes = (0,)}}
                tile.parallel {{extents = (8,), lockstep = true}} (%tx: int32) {{
@@ -40,6 +42,9 @@ def turns(term: str, place: str = "%t[%c0]", combine: str = "add", more: str = "
                  %n = arith.{combine} %o, %p : float32 tile.store %n, {place} {more} scf.yield }}"""
 
 
+POINTS = "tile.parallel {extents = (4,)} (%v: int32) { %w = tile.load %A[%tx, %v] : float32 tile.store %w, %a[%v] }"
+NAMED = """scf.for %c0, %c4, %c1 (%v: int32) { %w = tile.load %a[%v] : float32 %z = arith.mul %w, %c2.0 : float32
+             tile.store %z, %a[%v] scf.yield }"""
 PRODUCT = """%g = tile.load %a[%k] : float32 %h = tile.load %x[%k] : float32 %p = arith.mul %g, %h : float32"""
 
 
@@ -57,8 +62,10 @@ PRODUCT = """%g = tile.load %a[%k] : float32 %h = tile.load %x[%k] : float32 %p 
             turns(PRODUCT),
             "scf.yield } { scf.yield }",
         ),
+        (POINTS, turns(PRODUCT.replace("%x[%k]", "%a[%k]"))),
+        ("tile.fill %c0.5, %a", turns(PRODUCT.replace("%x[%k]", "%a[%k]"))),
     ],
-    ids=["product", "two", "shared", "alike", "in-a-loop", "in-a-branch"],
+    ids=["product", "two", "shared", "alike", "in-a-loop", "in-a-branch", "points", "filled"],
 )
 def test_sums_of_a_thread_are_reductions(body: tuple[str, ...]) -> None:
     found = threads(*body)
@@ -70,12 +77,34 @@ def test_sums_of_a_thread_are_reductions(body: tuple[str, ...]) -> None:
     "body",
     [
         (turns("%p = tile.load %r[%k] : float32"),),  # a row of four is smaller than eight threads' sums of four
+        (turns("%p = tile.load %d[%k, %c0] : float32"),),  # nor is half of them
         (FILL, turns(PRODUCT, "%t[%c0]", "mul")),
         (FILL, turns(PRODUCT, more="tile.store %n, %a[%k]")),
         (FILL, turns(PRODUCT, "%a[%k]")),
         (FILL, "%e = tile.load %a[%c2] : float32 tile.store %e, %u[%c0]", turns(PRODUCT)),  # which has a name
+        (FILL, FILL.replace("%a[%v]", "%a[%c1]").replace("%x[%v]", "%x[%c1]"), turns(PRODUCT)),
+        (FILL, NAMED, turns(PRODUCT)),
+        (FILL, turns(PRODUCT).replace("%c4", "%c1")),
+        (FILL, "%e = arith.min %m, %c4 : int32", turns(PRODUCT).replace("scf.for %c0, %c4", "scf.for %c0, %e")),
+        (FILL, turns(PRODUCT).replace("%c1 (", "%c1 {num_stages = 2} (")),
+        (FILL, turns("scf.if %b { scf.yield } { scf.yield } " + PRODUCT)),
+        (FILL, turns(PRODUCT, "%s[%tx, %c0]")),  # no element of a thread's own
     ],
-    ids=["small", "product", "kept", "moves", "named"],
+    ids=[
+        "small",
+        "half",
+        "product",
+        "kept",
+        "moves",
+        "named",
+        "named-by-lanes",
+        "named-by-turns",
+        "once",
+        "unknown",
+        "stages",
+        "branch",
+        "shared",
+    ],
 )
 def test_other_loops_of_a_thread_have_their_turns(body: tuple[str, ...]) -> None:
     assert not any("tile.atomic" in line for line in threads(*body))
@@ -83,7 +112,8 @@ def test_other_loops_of_a_thread_have_their_turns(body: tuple[str, ...]) -> None
 
 def tiles(body: str, summed: str = '{kind = "sum", axis = 1}', fill: str = "%c0.0", more: str = "") -> list[str]:
     text = f"""%s = tile.alloc : buffer<8*12*float32, fragment> %p = tile.alloc : buffer<8*4*float32, fragment>
-               %o = tile.alloc : buffer<8*float32, fragment>
+               %o = tile.alloc : buffer<8*float32, fragment> %v = tile.alloc : buffer<4*float32, fragment>
+               %h = tile.alloc : buffer<8*float16, fragment>
                tile.copy %A[%c0, %c0], %s {{shape = (8, 12), source_axes = (0, 1), target_axes = (0, 1)}}
                tile.fill {fill}, %p {body} tile.reduce %p, %o {summed} {more}
                tile.copy %o, %B[%c0] {{shape = (8,), source_axes = (0,), target_axes = (0,)}}"""
@@ -106,6 +136,12 @@ def test_partial_sums_that_are_summed_are_one_sum() -> None:
     assert any(line.startswith("%x = tile.load %s[%i, %j]") for line in found)
 
 
+def test_partial_sums_that_are_summed_twice_are_one_sum() -> None:
+    assert "%p = tile.alloc : buffer<8*1*float32, fragment>" in tiles(
+        PARTS, more='tile.reduce %p, %o {kind = "sum", axis = 1, clear = false}'
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "options"),
     [
@@ -113,8 +149,11 @@ def test_partial_sums_that_are_summed_are_one_sum() -> None:
         (PARTS, {"fill": "%c0.5"}),
         (PARTS, {"more": "%y = tile.load %p[%c0, %c1] : float32 tile.store %y, %o[%c0]"}),
         (PARTS.replace("arith.add %q, %x", "arith.max %q, %x"), {}),
+        (PARTS, {"more": 'tile.reduce %p, %v {kind = "sum", axis = 0}'}),
+        (PARTS, {"more": "tile.copy %p, %s {shape = (8, 4), source_axes = (0, 1), target_axes = (0, 1)}"}),
+        (PARTS, {"more": 'tile.reduce %p, %h {kind = "sum", axis = 1}'}),  # rounded at each step
     ],
-    ids=["largest", "begun", "read", "sum-of-largest"],
+    ids=["largest", "begun", "read", "sum-of-largest", "other-axis", "copied", "narrow"],
 )
 def test_partial_sums_stay_where_more_is_done_to_them(body: str, options: dict[str, str]) -> None:
     assert "%p = tile.alloc : buffer<8*4*float32, fragment>" in tiles(body, **options)
@@ -144,6 +183,31 @@ def test_one_sum_in_place_of_partial_ones_is_another_order(dtype: str, body: str
     [
         ("(3, 4)", "%f = arith.mul %i, %c4 : int32 %g = arith.add %f, %j : int32", True),
         ("(3, 4)", "%f = arith.mul %i, %c4 : int32 %g = arith.add %j, %f : int32", True),
+        ("(3, 4)", "%f = arith.mul %c4, %i : int32 %g = arith.add %j, %f : int32", True),
+        (
+            "(3, 4)",
+            "%f = arith.mul %i, %c4 : int32 %e = arith.mul %c4, %i : int32 %h = arith.add %j, %f : int32 "
+            "%k = arith.add %e, %j : int32 %g = arith.min %h, %k : int32",
+            True,
+        ),
+        ("(3, 4)", "%f = arith.mul %bx, %c4 : int32 %g = arith.add %f, %j : int32", False),
+        (
+            "(3, 4)",
+            "%f = arith.mul %j, %c4 : int32 %h = arith.add %f, %j : int32 %g = arith.min %h, %c11 : int32",
+            False,
+        ),
+        ("(3, 4)", "%f = arith.add %i, %c4 : int32 %g = arith.add %f, %j : int32", False),
+        (
+            "(3, 4)",
+            "%f = arith.mul %i, %c4 : int32 %h = arith.sub %f, %j : int32 %g = arith.max %h, %c0 : int32",
+            False,
+        ),
+        (
+            "(3, 2, 2)",
+            "%f = arith.mul %i, %c4 : int32 %e = arith.mul %j, %c2 : int32 %d = arith.add %e, %k : int32 "
+            "%g = arith.add %f, %d : int32",
+            True,
+        ),
         ("(4, 3)", "%f = arith.mul %j, %c4 : int32 %g = arith.add %f, %i : int32", True),
         ("(2, 4)", "%f = arith.mul %i, %c5 : int32 %g = arith.add %f, %j : int32", False),
         ("(3, 4)", "%f = arith.mul %i, %c4 : int32 %h = arith.add %f, %j : int32 %g = arith.min %h, %i : int32", False),
@@ -152,8 +216,10 @@ def test_one_sum_in_place_of_partial_ones_is_another_order(dtype: str, body: str
     ],
 )
 def test_indices_that_are_digits_of_one_are_one(extents: str, index: str, merged: bool) -> None:
-    body = f"""tile.parallel {{extents = {extents}}} (%i: int32, %j: int32) {{ {index}
+    more = ", %k: int32" * (extents.count(",") - 1)
+    body = f"""tile.parallel {{extents = {extents}}} (%i: int32, %j: int32{more}) {{ {index}
                  %x = tile.load %A[%g] : float32 tile.store %x, %B[%g] }}"""
     func = kernel("A: 12*float32, B: 12*float32", body)
     found = body_lines(Program(check_pass(ParallelizeLoops(), func, inputs_for(func))))
-    assert any("extents = (12,)" in line for line in found) is merged
+    (parallel,) = [line for line in found if "tile.parallel" in line]
+    assert ("extents = (12,)" in parallel) is merged

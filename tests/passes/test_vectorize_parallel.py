@@ -81,6 +81,62 @@ def test_a_buffer_that_all_points_share_is_read_once() -> None:
     )
 
 
+def test_what_is_added_to_no_element_is_its_neutral() -> None:
+    """At computed places: of a sum -0.0, which leaves an element of -0.0 as it is; of extrema, elements that no point
+    has stay masked, since an infinity would replace a NaN."""
+    body = """
+    %s = tile.alloc : buffer<4*DTYPE, fragment>
+    tile.parallel {extents = (3,)} (%i: int32) {
+      %n = tile.load %N[%i] : int32 %x = tile.load %X[%i] : DTYPE
+      %o = tile.atomic %x, %s[%n] {kind = "KIND"} : DTYPE
+    }"""
+    for kind, dtype, neutral, masked in (
+        ("add", "float32", "%cm0p0", False), ("add", "int32", "%c0", False), ("max", "float32", "%cminf", True),
+        ("max", "int32", "%cm2147483648", False), ("min", "float32", "%cinf", True),
+    ):  # fmt: skip
+        text = body.replace("DTYPE", dtype).replace("KIND", kind)
+        lines = after(VectorizeParallel(), text, parameters=f"N: 3*int32, X: 3*{dtype}")
+        (select,) = [line for line in lines if "arith.select" in line]
+        assert f", {neutral} : " in select
+        (store,) = [line for line in lines if "tile.store" in line]
+        assert ("mask=" in store) is masked
+
+
+def test_what_a_point_s_own_place_addresses_is_not_compared() -> None:
+    body = """
+    %s = tile.alloc : buffer<4*6*float32, fragment>
+    tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
+      %n = tile.load %N[%j] : int32 %x = tile.load %X[%i, %j] : float32
+      %o = tile.atomic %x, %s[%i, %n] {kind = "add"} : float32
+    }"""
+    assert after(VectorizeParallel(), body, parameters="N: 8*int32, X: 4*8*float32")[5:] == [
+        "%i_1 = tensor.reshape %i : tensor<4x1x1xint32>",
+        "%0 = tensor.iota {axis = 2} : tensor<1x1x6xint32>",
+        "%n_1 = tensor.reshape %n : tensor<1x8x1xint32>",
+        '%1 = arith.cmp %n_1, %0 {predicate = "eq"} : tensor<1x8x6xbool>',
+        "%x_1 = tensor.reshape %x : tensor<4x8x1xfloat32>",
+        "%2 = arith.select %1, %x_1, %cm0p0 : tensor<4x8x6xfloat32>",
+        '%3 = tensor.reduce %2 {kind = "sum", axis = 1} : tensor<4x6xfloat32>',
+        "%4 = tensor.reshape %3 : tensor<4x1x6xfloat32>",
+        "%5 = tile.load %s[%i_1, %0] : tensor<4x1x6xfloat32>",
+        "%6 = arith.add %5, %4 : tensor<4x1x6xfloat32>",
+        "tile.store %6, %s[%i_1, %0]",
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_what_is_added_under_a_condition_leaves_other_elements_alone(dtype: str) -> None:
+    """Of floats with a mask; of integers what is neutral changes none."""
+    body = f"""
+    %s = tile.alloc : buffer<4*{dtype}, fragment>
+    tile.parallel {{extents = (4, 8)}} (%i: int32, %j: int32) {{
+      %x = tile.load %X[%i, %j] : {dtype} %c = arith.cmp %i, %j {{predicate = "lt"}} : bool
+      scf.if %c {{ %o = tile.atomic %x, %s[%i] {{kind = "add"}} : {dtype} scf.yield }} {{ scf.yield }} }}"""
+    lines = after(VectorizeParallel(), body, parameters=f"X: 4*8*{dtype}")
+    (store,) = [line for line in lines if "tile.store" in line]
+    assert ("mask=" in store) is (dtype == "float32")
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_what_is_added_to_one_element_is_summed_before(rows: int) -> None:
     """Along dimensions of more than one point alone, of values and of masks."""
@@ -96,7 +152,7 @@ def test_what_is_added_to_one_element_is_summed_before(rows: int) -> None:
     expected = f"""
         %x = tile.load %Y[{"%i" if rows > 1 else "%c0"}, %j] : tensor<{rows}x8xfloat32>
         %c = arith.cmp %j, %c3 {{predicate = "lt"}} : tensor<1x8xbool>
-        %a = arith.select %c, %x, %c0p0 : tensor<{rows}x8xfloat32>{over_rows if rows > 1 else ""}
+        %a = arith.select %c, %x, %cm0p0 : tensor<{rows}x8xfloat32>{over_rows if rows > 1 else ""}
         %e = tensor.reduce {"%d" if rows > 1 else "%a"} {{kind = "sum", axis = 1}} : tensor<1xfloat32>
         %f = tensor.reshape %e : tensor<1x1xfloat32>
         %g = tensor.reduce %c {{kind = "or", axis = 1}} : tensor<1xbool>
@@ -386,6 +442,15 @@ BODIES = {
                        %y = tile.load %t : float32 tile.store %y, %a[%i, %j] }""",
     "local_column": """%t = tile.alloc : buffer<1*float32, local> PAR { %x = tile.load %A[%i, %c2] : float32
                        tile.store %x, %t[%c0] %y = tile.load %t[%c0] : float32 tile.store %y, %a[%i, %j] }""",
+    "local_as_scalar": """%t = tile.alloc : buffer<float32, local> PAR { %x = tile.load %b[%i, %j] : float32
+        tile.write %x, %t %y = tile.read %t : float32 %z = arith.add %y, %y : float32 tile.store %z, %a[%i, %j] }""",
+    "sum_of_two": """tile.parallel {extents = (2,)} (%k: int32) { %x = tile.load %w[%k] : float32
+        %y = tile.load %v[%c1] : float32 %z = arith.add %y, %x : float32 tile.store %z, %v[%c1] }""",
+    "tile_of_a_scalar": """PAR { %x = tile.load %A[%c1, %c2] : float32 %t = tensor.broadcast %x : tensor<8xfloat32>
+        tile.write %t, %w } PAR { %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }""",
+    "local_inside_uniform": """PAR { %t = tile.alloc : buffer<2*float32, local> tile.store %c0.5, %t[%c1]
+        tile.store %c1.5, %t[%c0] %x = tile.load %t[%c1] : float32 %y = tile.load %t[%c0] : float32
+        %z = arith.sub %y, %x : float32 tile.store %z, %a[%i, %j] }""",
     "local_inside": """PAR { %t = tile.alloc : buffer<2*float32, local> %x = tile.load %A[%i, %j] : float32
                        tile.store %x, %t[%c0] tile.store %c4.0, %t[%c1]
                        %y = tile.load %t[%c0] : float32 %z = tile.load %t[%c1] : float32
@@ -606,11 +671,23 @@ REFUSED = {
            scf.if %c { tile.fill %c1.0, %w scf.yield } { scf.yield } }""",
         "w is written as a whole inside T.Parallel",
     ),
+    "a reducer inside": (
+        """PAR { %r = tile.alloc : buffer<4*float32, fragment> %x = tile.load %A[%i, %j] : float32
+           %o = tile.atomic %x, %r[%i] {kind = "add"} : float32 }""",
+        "r is allocated inside T.Parallel; allocate it before",
+    ),
     "copy inside": (
         "PAR { tile.copy %A[%i, %j], %w {shape = (8,), source_axes = (1,), target_axes = (0,)} }",
         "T.Parallel",
     ),
 }
+
+
+# What is written is computed from an element of the same buffer.
+OF_ITSELF = {
+    "doubled once for each", "two kinds of updates", "an update whose element is read",
+    "an update of the element beside", "what is subtracted from",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -620,3 +697,5 @@ def test_refused(name: str) -> None:
         check_pass(TO_VALUES, tiles(body), [])
     assert message in str(caught.value)
     assert caught.value.loc is None or caught.value.loc.line > 0
+    if "same element" in message:
+        assert ("to add up along a dimension" in str(caught.value)) is (name in OF_ITSELF)

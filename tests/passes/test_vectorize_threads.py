@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.passes.ir_cases import body_lines, kernel
+from tests.passes.ir_cases import body_lines, kernel, program
 from tests.support.programs import check_pass, inputs_for
+from tiledsl.dialects.tile import ParallelOp
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
+from tiledsl.passes.vectorize_parallel.arrays import split_arrays
 
 PARAMETERS = "A: 64*float32, B: 64*float32, N: 64*int32"
 
@@ -53,6 +57,17 @@ def test_a_tile_that_is_the_same_in_all_threads_fills_an_array_of_each() -> None
         "%2 = arith.select %c_1, %z_1, %1 : tensor<64x2xfloat32>",
         "tile.write %2, %loc_1",
     ]
+
+
+def test_a_tile_of_one_element_fills_an_element_of_each() -> None:
+    found = lines(
+        f"""{LOAD} tile.store %x, %one[%c0] %z = tensor.broadcast %c0.5 : tensor<1xfloat32> tile.write %z, %one
+            %c = arith.cmp %tx, %c3 {{predicate = "lt"}} : bool scf.if %c {{ tile.store %x, %one[%c0] scf.yield }}
+            {{ scf.yield }} %y = tile.load %one[%c0] : float32 tile.store %y, %B[%tx]""",
+        before="%one = tile.alloc : buffer<1*float32, local>",
+    )
+    assert "%one_1 = tile.alloc : buffer<64*float32, fragment>" in found
+    assert any(line.startswith("tile.write") and line.endswith("%one_1") for line in found)
 
 
 def test_a_shuffle_is_a_gather_in_each_group() -> None:
@@ -114,6 +129,21 @@ def test_a_reduction_of_a_group_and_of_all() -> None:
         '%7 = tensor.reduce %c0p5 {kind = "sum", axis = 0} : float32',
         "tile.store %7, %B[%c1]",
     ]
+
+
+@pytest.mark.parametrize("points", [2, 4])
+def test_a_reduction_for_each_point_of_a_parallel(points: int) -> None:
+    body = f"""{LOAD} tile.parallel {{extents = ({points},)}} (%q: int32) {{ %v = tile.load %A[%q] : float32
+      %z = arith.mul %x, %v : float32 %y = thread.reduce %z {{kind = "max", group = GROUP}} : float32
+      tile.store %y, %s[%q] }}"""
+    assert lines(body.replace("GROUP", "64"))[7:] == [
+        f"%z = arith.mul %x, %v : tensor<64x{points}xfloat32>",
+        f'%0 = tensor.reduce %z {{kind = "max", axis = 0}} : tensor<{points}xfloat32>',
+        f"%1 = tensor.reshape %0 : tensor<1x{points}xfloat32>",
+        "tile.store %1, %s[%q]",
+    ]
+    with pytest.raises(TileError, match="what they write differs from thread to thread"):
+        lines(body.replace("GROUP", "32"))
 
 
 def test_the_last_thread_that_writes_an_element_stays() -> None:
@@ -255,6 +285,7 @@ READ = "%t = tile.read %s : tensor<4xfloat32> tile.write %t, %p"
 WRITE = "%t = tile.read %p : tensor<4xfloat32> tile.write %t, %s"
 ONE_READS = "%e = tile.load %s[%c1] : float32 tile.store %e, %B[%tx]"
 ONE_WRITES = "tile.store %c0.5, %s[%c1]"
+ALL_READ = "tile.parallel {extents = (4,)} (%q: int32) { %g = tile.load %s[%q] : float32 tile.store %g, %p[%q] }"
 
 
 @pytest.mark.parametrize(
@@ -266,6 +297,10 @@ ONE_WRITES = "tile.store %c0.5, %s[%c1]"
         (READ, ONE_READS, False),  # nothing is written
         (ONE_WRITES, ONE_READS, False),  # each thread for itself, under the mask of its branch
         (WRITE, "tile.store %c0.5, %B[%tx]", False),  # other buffers
+        (ALL_READ, ONE_WRITES, True),
+        (ALL_READ, ONE_READS, False),
+        (READ + ONE_READS, ONE_WRITES, True),
+        (ONE_WRITES.replace("%s", "%B") + ONE_READS, WRITE, True),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
@@ -314,6 +349,45 @@ def test_arrays_at_numbers_are_divided() -> None:
         "tile.store %y, %A[%tx]",
         "tile.store %w, %B[%tx]",
     ]
+
+
+FILL = "%z = arith.constant {value = 0.5} : tensor<2x3xfloat32> tile.write %z, %a"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("tile.store %f, %a[%c1, %k] %x = tile.load %a[%c0, %k] : float32 tile.store %x, %a[%c1, %c2]",
+         ["%a = 3", "%a_1 = 3", "tile.store %f, %a[%k]", "%x = tile.load %a_1[%k] : float32",
+          "tile.store %x, %a[%c2]"]),
+        ("tile.store %f, %a[%k, %c2] mask=%b", ["%a = 2", "tile.store %f, %a[%k] mask=%b"]),
+        ("tile.store %f, %a[%c1, %c2] mask=%b %x = tile.load %a[%c0, %c0] mask=%b other=%f : float32",
+         ["%a = ", "%a_1 = ", "tile.store %f, %a mask=%b", "%x = tile.load %a_1 mask=%b other=%f : float32"]),
+        (f"{FILL} tile.store %f, %a[%c1, %k]", ["%a = 3", "tile.write %c0p5, %a", "tile.store %f, %a[%k]"]),
+        (f"{FILL} tile.store %f, %a[%c1, %c2] tile.store %f, %a[%c0, %c2]",
+         ["%a = ", "%a_1 = ", "tile.store %c0p5, %a", "tile.store %c0p5, %a_1", "tile.store %f, %a",
+          "tile.store %f, %a_1"]),
+        ("tile.store %f, %a[%k, %k]", None),
+        ("tile.store %f, %a[%c1, %k] tile.store %f, %a[%k, %c2]", None),
+        ("tile.store %f, %a[%c2, %k]", None),  # outside of the array, as code may be that never runs
+        ("tile.store %f, %a[%c-1, %k]", None),
+        ("%z = tensor.broadcast %f : tensor<2x3xfloat32> tile.write %z, %a tile.store %f, %a[%c1, %k]", None),
+        ('%o = tile.atomic %f, %a[%c1, %k] {kind = "add"} : float32', None),
+    ],
+)  # fmt: skip
+def test_which_arrays_are_divided(body: str, expected: list[str] | None) -> None:
+    def divided(behind: str = "") -> tuple[list[str], list[str]]:
+        made = program(f"""%a = tile.alloc : buffer<2*3*float32, local> %k = arith.and %bx, %c1 : int32
+          tile.parallel {{extents = (4,), lockstep = true}} (%tx: int32) {{ {body} }} {behind}""")
+        before = body_lines(made)
+        split_arrays(next(op for op in made.root.walk() if isinstance(op, ParallelOp)))
+        return before, body_lines(made)
+
+    before, lines = divided()
+    found = [re.sub(r"tile.alloc : buffer<(\d?).*", r"\1", each) for each in lines if "%a" in each]
+    assert found == expected if expected is not None else lines == before
+    before, lines = divided("%y = tile.load %a[%c0, %c0] : float32")
+    assert lines == before
 
 
 @pytest.mark.parametrize(("value", "own"), [("%c0.5", False), ("%x", True)])

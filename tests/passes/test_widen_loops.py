@@ -87,6 +87,10 @@ def test_other_forms(text: str) -> None:
     [
         loop(init="%half"),
         loop(lower="%c2"),
+        loop().replace("%c4, %c1[", "%c1, %c1["),  # one turn, none, and no power of two
+        loop().replace("%c4, %c1[", "%c0, %c1["),
+        loop().replace("%c4, %c1[", "%c3, %c1["),
+        loop().replace("%c4, %c1[", "%c4, %c2["),
         loop(factor="%c8"),  # pieces that overlap
         loop(factor="%c20"),  # and that leave something out
         loop(options="{num_stages = 2}"),

@@ -55,6 +55,12 @@ class Variance:
         """The shape of a value that varies along these dimensions; () for none."""
         return tuple(extent if axes >> axis & 1 else 1 for axis, extent in enumerate(self.extents)) if axes else ()
 
+    def active_at(self, op: Operation) -> int:
+        """The dimensions of the points for which an operation is done."""
+        around = _enclosing(op)
+        assert around is not None, "it stands in a parallel"
+        return self.active[around]
+
     def _place(self, parallel: tile.ParallelOp, outer: int) -> None:
         dims: list[int] = []
         for extent in parallel.extents:

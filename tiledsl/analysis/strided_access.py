@@ -154,7 +154,8 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
     for index, dim in zip(indices, shape, strict=True):
         sub_indices = digits(index, dim)
         if sub_indices is None:
-            if classify([index], (dim,))[0].kind == "identity":
+            (walk,) = classify([index], (dim,))
+            if walk.kind == "identity":
                 walked.append(index)
             elif dim != 1 or prod(index.shape) != 1:
                 return False
@@ -198,13 +199,13 @@ def _affine(index: Value) -> tuple[int, int, int, Value | int] | None:
     form = _READER.read(index)
     if form is None:
         return None
-    offsets, walks = (list(part.terms.items()) for part in form.split())
-    if len(walks) != 1 or len(offsets) > 1:
+    scalars, walks = form.split()
+    if len(walks.terms) != 1 or len(scalars.terms) > 1:
         return None
-    ((iota,), step), offset = walks[0], form.constant
+    (((iota,), step),) = walks.terms.items()
     assert isinstance(iota.op, tensor.IotaOp)
-    if offsets and offsets[0][0]:
-        if step != 1 or offsets[0][1] != 1:
-            return None
-        return iota.op.axis, iota.op.extent, 1, offsets[0][0][0]
-    return iota.op.axis, iota.op.extent, step, offset
+    axis, extent, offset = iota.op.axis, iota.op.extent, [value for factors in scalars.terms for value in factors]
+    if not offset:
+        return axis, extent, step, form.constant
+    (start,) = offset
+    return (axis, extent, step, start) if step == 1 == scalars.coefficient(start) else None

@@ -245,7 +245,7 @@ class Blocks(Expressions):
             with self.on_device(region, loc, repeats=False):
                 self.block(statements)
             scf.yielding(region)
-        self.ctx.builder.insert(scf.IfOp(condition, result_types=[], regions=regions, loc=loc))
+        self.ctx.builder.insert(scf.IfOp(condition, regions=regions, loc=loc))
 
     def _need_kernel(self, what: str, node: syntax.Node) -> None:
         if self.ctx.kernel is None:

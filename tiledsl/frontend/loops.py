@@ -269,7 +269,7 @@ class Loops(Blocks):
                 go_on = logical("and", go_on, unary("not", Scalar(stop[0].value())))
             before.insert(scf.ConditionOp(as_value(go_on), [], loc=node.loc))
         scf.yielding(after)
-        self.ctx.builder.insert(scf.WhileOp([], result_types=[], regions=[before, after], loc=node.loc))
+        self.ctx.builder.insert(scf.WhileOp([], regions=[before, after], loc=node.loc))
 
     def _host_while(self, node: syntax.While, test: Any) -> None:
         self.ctx.jumps.append(self._device_depth)

@@ -478,7 +478,7 @@ class Context:
                 if emit is not None:
                     emit()
             scf.yielding(region)
-        self.builder.insert(scf.IfOp(condition, result_types=[], regions=regions))
+        self.builder.insert(scf.IfOp(condition, regions=regions))
 
 
 class EagerContext(Context):

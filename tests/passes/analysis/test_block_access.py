@@ -17,6 +17,9 @@ BODY = """
 %twelves = arith.mul %s, %c12 : int32
 %eights_of_both = arith.mul %eights, %s : int32
 %unknown = arith.mul %s, %bx : int32
+%eights_of_floats = arith.mul %f, %c8.0 : float32
+%rounded = arith.cast %eights_of_floats : int32
+%eights_wide = arith.cast %eights : int64
 %eights_select = arith.select %b, %eights, %c16 : int32
 %first_select = arith.select %b, %fours, %c16 : int32
 %second_select = arith.select %b, %eights, %c4 : int32
@@ -38,7 +41,7 @@ def test_multiples() -> None:
     values += [arg for op in kernel.walk() for region in op.regions for arg in region.args]
     named = {value.name: value for value in values if not value.name.startswith("c")}
     found = {name for name, value in named.items() if divisor(value) % 8 == 0}
-    assert found == {name for name in named if name.startswith("eights")} and len(found) == 12
+    assert found == {name for name in named if name.startswith("eights")} and len(found) == 14
     constants = program("%x = arith.add %c-8, %c4 : int32 %y = arith.add %c0, %c12 : int32").root.walk()
     numbers = {op.attributes["value"]: divisor(op.result) % 8 == 0 for op in constants if "value" in op.attributes}
     assert {number for number, known in numbers.items() if known} == {-8, 0, 8}

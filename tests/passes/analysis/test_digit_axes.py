@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from math import prod
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
@@ -32,17 +34,13 @@ def values_of(*steps: str) -> dict[str, Value]:
     return {value.name: value for op in ops for value in op.results}
 
 
-def evaluated(made: DigitAxes, form: LinearForm, point: tuple[int, int]) -> int:
-    env: dict[Value, int] = {}
-    for axis, (place, sizes) in enumerate(zip(point, made.sizes, strict=True)):
+def evaluated(made: DigitAxes, form: LinearForm) -> Any:
+    """A form at all points."""
+    env: dict[Value, Any] = {}
+    for axis, (place, sizes) in enumerate(zip(np.indices((ROWS, COLUMNS)), made.sizes, strict=True)):
         for number in reversed(range(len(sizes))):
-            place, env[made.digits[axis, number]] = divmod(place, sizes[number])
-    total = 0
-    for factors, coefficient in form.terms.items():
-        for each in factors:
-            coefficient *= env[each]
-        total += coefficient
-    return total
+            place, env[made.digits[axis, number]] = np.divmod(place, sizes[number])
+    return sum(n * prod(env[each] for each in factors) for factors, n in form.terms.items())
 
 
 def test_sums_of_digits_are_the_indices() -> None:
@@ -53,21 +51,26 @@ def test_sums_of_digits_are_the_indices() -> None:
         texts = {"i": "i", "j": "j"}
         for number in range(4):
             kind = rng.choice((*SIGNS, "floordiv", "floormod"))
-            numbers = {"shr": "123", "and": "137", "floordiv": "23481", "floormod": "23481"}.get(kind, "12348")
+            numbers = {"shr": ["1", "2", "3"], "and": ["1", "3", "7"]}.get(kind, ["2", "3", "4", "6", "8", "12"])
             first = rng.choice(list(texts))
-            other = rng.choice([*texts, *numbers] if kind in ("add", "sub") else list(numbers))
+            other = rng.choice([*texts, *numbers] if kind in ("add", "sub") else numbers)
             steps.append(f"t{number} {kind} {first} {other}")
             texts[f"t{number}"] = f"({texts[first]} {SIGNS[kind]} {texts.get(other, other)})"
         values = values_of(*steps)
-        for name, text in texts.items():
-            made = digit_axes([values[name]])
+        for names in [[each] for each in texts] + [rng.sample(list(texts), 2) for _ in range(3)]:
+            made = digit_axes([values[each] for each in names])
             if made is None:
                 continue
             apart += 1
-            code = compile(text, "index", "eval")
-            for i, j in itertools.product(range(ROWS), range(COLUMNS)):
-                assert evaluated(made, made.forms[0], (i, j)) == eval(code, {"i": i, "j": j}), (seed, text)
-    assert apart > 400
+            assert [prod(each) for each in made.sizes] == [
+                size if any(values[each].shape[axis] > 1 for each in names) else 1
+                for axis, size in enumerate((ROWS, COLUMNS))
+            ]
+            rows, columns = np.indices((ROWS, COLUMNS))
+            for each, form in zip(names, made.forms, strict=True):
+                expected = eval(texts[each], {"i": rows, "j": columns})
+                assert (evaluated(made, form) == expected).all(), (seed, texts[each])
+    assert apart > 600
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,9 @@ def test_sums_of_digits_are_the_indices() -> None:
         # sizes that do not go into one another, or into the axis
         (("a floordiv i 4", "b floormod i 6"), None),
         (("a floordiv j 3", "b floormod j 3"), None),
+        (("a shr i -1", "b floormod i 8"), None),
+        (("a shr i 31", "b floormod i 8"), None),
+        (("a shr i 30", "b floormod i 8"), [(3, 8), (1,)]),
         # bits that are no remainder
         (("a floordiv i 6", "b and i 5"), None),
         # a carry, what is negative, and what is not known

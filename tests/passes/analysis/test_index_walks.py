@@ -203,7 +203,7 @@ def sum_of(terms: str) -> Value:
     """Such as 8*i + j + -3, where %i has 4 rows, %j 8 columns, %z one, and %r is a remainder; bx, by are 0 to 7."""
     shapes = {"i": "4x1", "j": "1x8", "z": "1x1", "r": "1x8"}
     lines = [f"%{name} = tensor.iota {{axis = {axis}}} : tensor<{shapes[name]}xint32>" for name, axis in WALKS.items()]
-    lines.append("%r = arith.floormod %j, %c4 : tensor<1x8xint32>")
+    lines += ["%r = arith.floormod %j, %c4 : tensor<1x8xint32>", "%d = arith.sub %bx, %c3 : int32"]
     total, sizes = "", [1, 1]
     for number, term in enumerate(terms.split(" + ")):
         factor, _, name = term.rpartition("*")
@@ -237,6 +237,7 @@ WALKS = {"i": 0, "j": 1, "z": 1}
         ("8*bx + by", 64, None),  # a scalar
         ("8*i", 32, None),  # one walk alone
         ("8*i + s", 32, None),  # without bounds
+        ("8*i + d", 32, None),  # from -3 to 4
         ("8*i + r", 32, None),  # no walk
         ("8*i + -1*j + 7", 32, None),
         ("7*i + j", 28, None),

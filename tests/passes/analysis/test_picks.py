@@ -43,6 +43,8 @@ HALF = "%half = arith.cast %only : tensor<32x64xfloat16>"
         ({"off": "%c1.0"}, False),
         ({"hit": "%columns, %s", "shape": "1x64"}, False),
         ({"hit": "%rows, %columns", "shape": "32x64"}, False),
+        ({"lanes": "%lanes = arith.add %rows, %c1 : tensor<32x1xint32>", "hit": "%lanes, %s"}, False),
+        ({"kind": "prod", "off": "%c0.0"}, False),
         ({"cast": HALF, "summed": "%half", "dtype": "float16"}, True),
         (
             {

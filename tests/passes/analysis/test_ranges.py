@@ -5,7 +5,7 @@ import pytest
 
 from tests.passes.ir_cases import kernel_of, program
 from tests.support import executor
-from tiledsl.analysis.ranges import Interval, Ranges
+from tiledsl.analysis.ranges import Interval, Ranges, origin
 from tiledsl.dialects import arith, tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import parse_program
@@ -235,10 +235,11 @@ def test_launches_are_seen_through() -> None:
     assert ranges.below(block, launch.regions[0].args[1])
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 5])
+@pytest.mark.parametrize("blocks", [0, 1, 2, 5])
 def test_a_grid_of_constant_size(blocks: int) -> None:
+    last = max(0, blocks - 1)  # of no blocks, nothing runs
     ranges, named = ranges_of("%y = arith.add %s, %c0 : int32", grid=(blocks, 3))
-    assert ranges.of(named["bx"]) == Interval(0, blocks - 1) and ranges.of(named["by"]) == Interval(0, 2)
+    assert ranges.of(named["bx"]) == Interval(0, last) and ranges.of(named["by"]) == Interval(0, 2)
     made = parse_program(f"""
     tile.func {{sym_name = "test", parameters = ("p",)}} (%p: *int32) {{
       %n = arith.constant {{value = {blocks}}} : int32
@@ -249,8 +250,8 @@ def test_a_grid_of_constant_size(blocks: int) -> None:
       scf.yield
     }}""")
     (block,) = [op.result for op in made.root.walk() if op.name == "triton.program_id"]
-    assert Ranges(made.root).of(block) == Interval(0, blocks - 1)
-    assert Ranges().of(block) == Interval(0, blocks - 1)
+    assert Ranges(made.root).of(block) == Interval(0, last)
+    assert Ranges().of(block) == Interval(0, last)
 
 
 def test_casts_that_hold_all_values_are_seen_through() -> None:
@@ -305,3 +306,8 @@ def test_an_index_may_be_taken_from_the_last_one_and_from_no_earlier_one() -> No
     ranges, named = ranges_of(body)
     names = ("whole", "reversed", "too_far", "larger")
     assert [ranges.is_nonnegative(named[name]) for name in names] == [True, True, False, False]
+
+
+def test_a_float_is_no_widened_integer() -> None:
+    _, named = ranges_of("%y = arith.add %s, %c0 : int32\n%a = arith.cast %y : float64\n%c = arith.cast %y : int64")
+    assert origin(named["a"]) is named["a"] and origin(named["c"]) is named["y"]

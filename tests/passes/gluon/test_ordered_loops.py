@@ -8,8 +8,10 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.ir_cases import kernel_of, program
 from tests.support.latent_attention import decode, decode_paged
-from tiledsl.analysis.gluon.ordered_loops import divided, instruction_columns, ordered_loops
+from tiledsl.analysis.gluon.ordered_loops import divided, find_ordered_loops, instruction_columns, ordered_loops
+from tiledsl.analysis.gluon.softmax_loops import NotRecognised
 from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import parse_program
@@ -166,3 +168,70 @@ def test_a_table_says_where_pages_are() -> None:
     """The producer loads what starts need; a branch may load as well."""
     kernel = compiled(decode_paged(2, 4))
     assert "@gluon.jit" in kernel.source
+
+
+WIDE, HALF, SQUARE = "tensor<64x64xfloat32>", "tensor<64x64xfloat16>", "{axes = (0, 1)} : tensor<64x64xfloat16>"
+ORDERED = f"""
+%zero = arith.constant {{value = 0.0}} : {WIDE}
+%q = tile.load_block %Q[%c0, %c0] {SQUARE}
+%r, %n = scf.for %c0, %c4, %c1[%zero, %c0] : {WIDE}, int32 (%k: int32, %acc: {WIDE}, %m: int32) {{
+  %b = tile.load_block %K[%k, %c0] {SQUARE}
+  %bt = tensor.transpose %b {{permutation = (1, 0)}} : {HALF}
+  %s = tensor.dot %q, %bt, %zero : {WIDE}
+  %w = arith.cast %s : {HALF}
+  %o = tensor.dot %w, %b, %acc : {WIDE}
+  %more = tile.load %N[%k] : int32
+  scf.yield [%o, %more]
+}}
+%x = arith.neg %r : {WIDE}
+tile.store_block %x, %O[%c0, %c0] {{axes = (0, 1)}}
+"""
+OPERANDS = "Q: 512*512*float16, K: 512*512*float16, O: 64*64*float32, N: 4*int32"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([], ""),
+        ([("%o = tensor.dot %w, %b, %acc", "%o = arith.add %s, %acc")], "1 products are not several"),
+        ([("%x = arith.neg %r", "%x = tensor.dot %q, %q, %r")], "a product outside of the loops"),
+        ([("%x =", f"%y = tile.load_block %K[%c0, %c1] {SQUARE} %x ="), ("neg %r", "add %r, %r")], "after a loop"),
+        ([("%r, %n =", "tile.store_block %zero, %O[%c0, %c0] {axes = (0, 1)} %r, %n =")], "before the last loop"),
+        ([("%more =", "tile.store_block %s, %O[%c0, %c0] {axes = (0, 1)} %more =")], "tile.store_block in the loop"),
+        ([("%c4, %c1[", "%c4, %c2[")], "a loop's step is not 1"),
+        ([("%x =", "scf.for %c0, %c4, %c1 (%j: int32) { scf.yield } %x =")], "a loop without products"),
+        ([(f"%b = tile.load_block %K[%k, %c0] {SQUARE}", ""),
+          ("%r, %n =", f"%b = tile.load_block %K[%c1, %c0] {SQUARE} %r, %n =")],
+         "a loop that loads no operand of a product"),
+        ([("K[%k, ", "K[%m, ")], "where a tile is loaded from depends on what is computed"),
+        ([("dot %w, %b,", "dot %b, %w,")], "a product's right operand is not a loaded tile"),
+        ([("dot %w, %b,", "dot %bt, %b,")], "a product's left operand is transposed"),
+        ([("dot %w, %b,", "dot %u, %b,"), ("%r, %n =", f"%u = arith.neg %q : {HALF} %r, %n =")],
+         "a product's left operand is not computed beside it"),
+        ([("%w = arith.cast %s", "%w = arith.neg %q")], "operand is computed, but the same in each turn"),
+        ([(WIDE, "tensor<32x64xfloat32>"), (f"%s : {HALF}", "%s : tensor<32x64xfloat16>"), ("O: 64", "O: 32"),
+          ("%Q[%c0, %c0] {axes = (0, 1)} : tensor<64", "%Q[%c0, %c0] {axes = (0, 1)} : tensor<32")],
+         "32 rows are not a multiple of 64"),
+        ([("*float16", "*float64"), ("xfloat16", "xfloat64")], "a product of float64 and float64 added up in float32"),
+        ([("dot %w, %b,", "dot %w, %e,"),
+          ("%o =", "%e = tile.load_block %E[%k, %c0] {axes = (0, 1)} : tensor<64x64xbfloat16> %o =")],
+         "a product of float16 and bfloat16 added up in float32"),
+        ([("float32", "float16")], "a product of float16 and float16 added up in float16"),
+        ([("%x = arith", '%y = tensor.reduce %r {kind = "sum", axis = 0} : tensor<64xfloat32> %x = arith')],
+         "a reduction over rows"),
+    ],
+)  # fmt: skip
+def test_what_is_run_in_order(changes: list[tuple[str, str]], reason: str) -> None:
+    text, operands = ORDERED, OPERANDS + ", E: 512*512*bfloat16"
+    for before, after in changes:
+        assert before in text + operands, before
+        text, operands = text.replace(before, after), operands.replace(before, after)
+    body = kernel_of(program(text, parameters=operands)).body
+    if reason:
+        with pytest.raises(NotRecognised, match=reason):
+            find_ordered_loops(body)
+        return
+    found = find_ordered_loops(body)
+    assert [op.out.name for op in found.kept] == ["q"] and [op.out.name for op in found.products] == ["s", "o"]
+    (loop,) = found.loops
+    assert [op.out.name for op in loop.loads] == ["b"] and [value.name for value in found.computed] == ["w"]

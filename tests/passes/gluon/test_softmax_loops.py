@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
@@ -59,6 +61,13 @@ def test_what_stands_between_loops(between: str, fits: bool) -> None:
         operations_around(body, loops)
 
 
+@pytest.mark.parametrize("bounds", ["%first, %c4, %c1", "%c0, %first, %c1", "%c0, %c4, %first"])
+def test_bounds_that_an_earlier_loop_makes(bounds: str) -> None:
+    body = kernel_of(program(LOOPS.format(between="").replace("%c0, %c4, %c1[%first]", f"{bounds}[%c9]"))).body
+    with pytest.raises(NotRecognised, match="a loop's bounds depend on an earlier loop"):
+        operations_around(body, [op for op in body if isinstance(op, scf.ForOp)])
+
+
 def test_a_loop_counts_by_ones() -> None:
     body = """
     scf.for %c0, %c4, %c2 (%k: int32) {
@@ -114,6 +123,9 @@ tile.store_block %r, %O[%c0, %c0] {{axes = (0, 1)}}
 OPERANDS = "Q: 64*16*float16, K: 64*16*float16, V: 64*16*float16, O: 16*16*float32, b: bool"
 
 
+PLACE = f"%at = arith.cast %{{}} : tensor<16x16xint32> %read = tile.load %O[%at, %at] {{{{guarded = true}}}} : {TILE}"
+
+
 def recognised(*changes: tuple[str, str]) -> SoftmaxLoops:
     text, parameters = ATTENTION, OPERANDS
     for before, after in changes:
@@ -133,6 +145,13 @@ def test_a_loop_of_attention() -> None:
     assert (loop.acc_position, found.query.out.name, [op.name for op in found.after]) == (
         0, "q", ["tile.store_block", "scf.yield"]
     )  # fmt: skip
+
+
+def test_a_loop_may_load_more() -> None:
+    (loop,) = recognised(
+        ("%next = arith.add %old, %scores", f"{PLACE.format('old')} %next = arith.add %old, %read")
+    ).loops
+    assert [op.results[0].name for op in loop.update] == ["p", "at", "read", "next", "also"]
 
 
 def test_the_accumulator_may_be_any_of_what_a_loop_carries() -> None:
@@ -177,8 +196,54 @@ def test_the_accumulator_may_be_any_of_what_a_loop_carries() -> None:
         ([("cast %scores", "cast %acc")], "a product's operand depends on the accumulator"),
         ([("[%o, %next, ", "[%o, %acc, ")], "the accumulator is handed on unchanged"),
         ([("%next =", "tile.store_block %old, %O[%c0, %c0] {axes = (0, 1)}\n%next =")], "tile.store_block in the loop"),
+        ([("%scaled =", f"{PLACE.format('acc')} %scaled ="), ("mul %acc, %old", "mul %acc, %read")],
+         "tile.load in the loop"),
     ],
 )  # fmt: skip
 def test_what_is_no_loop_of_attention(changes: list[tuple[str, str]], reason: str) -> None:
     with pytest.raises(NotRecognised, match=reason):
         recognised(*changes)
+
+
+def second(text: str) -> str:
+    """The loop of attention behind itself, with what it has left."""
+    start, end = text.index("%r, %last"), text.index("tile.store_block %r")
+    loop = text[start:end].replace("[%zero, %zero, %one]", "[%r, %last, %rest]")
+    loop = loop.replace("%r, %last, %rest =", "%r2, %last2, %rest2 =").replace("%k", "%j")
+    for name in ("acc", "old", "plain", "scores", "p", "v", "scaled", "o", "next", "also"):
+        loop = re.sub(rf"%{name}\b", f"%{name}2", loop)
+    return text[:end] + loop + text[end:].replace("%r,", "%r2,")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([], ""),
+        ([("[%r, %last, %rest]", "[%r, %rest, %last]")], "a loop does not just hand its values to the next"),
+        ([("[%r, %last, %rest]", "[%r, %last, %one]")], "a loop does not just hand its values to the next"),
+        ([("tile.store_block %r2", "%x = arith.neg %last : TILE tile.store_block %r2")],
+         "a loop does not just hand its values to the next"),
+        ([("%K[%j, %c0]", "%V[%j, %c0]")], "the loops read different buffers"),
+        ([("%V[%j, %c0]", "%K[%j, %c0]")], "the loops read different buffers"),
+        ([("dot %q, %jt", "dot %q2, %jt"), ("%q =", "%q2 = tile.load_block %Q[%c1, %c0] {axes = (0, 1)} : HALF %q =")],
+         "the loops differ in their operands"),
+        ([("%acc2: ", "%first: "), ("%old2: ", "%acc2: "), ("%first: ", "%old2: "), ("%o2, %next2", "%next2, %o2")],
+         "the loops differ in their operands"),
+        ([("%v2 = tile.load_block %V[%j, %c0] {axes = (0, 1)} : HALF",
+           "%v2 = tile.load_block %V[%j, %c0] {axes = (1, 0)} : HALF")], ""),
+    ],
+)  # fmt: skip
+def test_several_loops(changes: list[tuple[str, str]], reason: str) -> None:
+    text = second(ATTENTION)
+    for before, after in ((a.replace("TILE", TILE).replace("HALF", HALF), b) for a, b in changes):
+        assert before in text, before
+        text = text.replace(before, after.replace("TILE", TILE).replace("HALF", HALF), 1)
+    kernel = kernel_of(program(text, parameters=OPERANDS))
+    if reason:
+        with pytest.raises(NotRecognised, match=reason):
+            find_softmax_loops(kernel.body)
+        return
+    found = find_softmax_loops(kernel.body)
+    assert [loop.product.out.name for loop in found.loops] == ["o", "o2"] and found.query.out.name == "q"
+    assert (found.rows, found.columns, found.depth, found.width) == (16, 16, 16, 16)
+    assert [op.results[0].name for op in found.undivided] and len(found.undivided) == 6

@@ -20,11 +20,13 @@ from typing import TypeVar
 
 from tiledsl.analysis.dependence import operands_of, reached
 from tiledsl.analysis.gluon.softmax_loops import (
+    EXTENTS,
     HALVES,
     LOADS,
     ROWS_OF_CONSUMER,
     LoadBlock,
     NotRecognised,
+    check_extent,
     check_rows,
     check_supported,
     dependent_on,
@@ -34,7 +36,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, TensorType
 
-WARPS = (4, 8)
+WARPS = {4: 1, 8: 2}  # that a kernel has, and their groups, which share an instruction's rows
 MOST_COLUMNS = 256  # of an instruction
 TURNS, ITEM = "turns", "item"  # the rings of blocks that loops load, and of those loaded before
 
@@ -105,7 +107,7 @@ def is_ordered(body: Region) -> bool:
 
 def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
     """How many of the warps the rows of a product are divided among, and how many its columns."""
-    groups = warps // 4
+    groups = WARPS[warps]
     by_rows = math.gcd(shape[0] // ROWS_OF_CONSUMER, groups)
     return 4 * by_rows, groups // by_rows
 
@@ -209,9 +211,8 @@ def _check_product(dot: tensor.DotOp) -> None:
 
 
 def _check_extents(shape: Sequence[int], op: Operation) -> None:
-    for extent, most in zip(shape, (256, 512), strict=True):
-        if extent & (extent - 1) or not 16 <= extent <= most:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to {most}", op)
+    for extent, extents in zip(shape, (EXTENTS, (*EXTENTS, 512)), strict=True):
+        check_extent(extent, extents, op)
 
 
 def _check_produced(values: Iterable[Value], op: Operation) -> None:

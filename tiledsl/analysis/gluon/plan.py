@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.ordered_loops import OrderedLoops, divided, instruction_columns, live_registers
-from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
+from tiledsl.analysis.gluon.ordered_loops import WARPS, OrderedLoops, divided, instruction_columns, live_registers
+from tiledsl.analysis.gluon.softmax_loops import EXTENTS, ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_extent
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
+from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import gluon, tile
-from tiledsl.ir.core import Value
 from tiledsl.ir.types import ELEMENTS
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
@@ -48,8 +47,7 @@ def make_plan(
     suffice."""
     size = ELEMENTS[loops.query.out.dtype].bits // 8
     for extent in (loops.columns, loops.depth, loops.width):
-        if extent & (extent - 1) or not 16 <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", loops.query)
+        check_extent(extent, EXTENTS, loops.query)
     rows = warp_groups * ROWS_OF_CONSUMER
     queries = rows * loops.depth * size
     once = queries + sum(rows * loops.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
@@ -87,9 +85,8 @@ def product_stages(
     `stages` 0 means what the loop asks for. Raises NotRecognised if shared memory or registers do not suffice.
     """
     size = ELEMENTS[product.left.out.dtype].bits // 8
-    for extent, least in ((product.columns, 16), (product.depth, 32 // size)):
-        if extent & (extent - 1) or not least <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", product.product)
+    check_extent(product.columns, EXTENTS, product.product)
+    check_extent(product.depth, EXTENTS if size > 1 else EXTENTS[1:], product.product)  # 32 bytes at least
     limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
     sums = product.columns // 2 * (2 if product.acc_position is None else 1)
     if sums > limit:
@@ -123,7 +120,7 @@ class OrderedPlan:
 def ordered_plan(ordered: OrderedLoops, warps: int, stages: int, shared_bytes: int) -> OrderedPlan:
     """The plan; `stages` 0 means what the loops ask for, at least 2. Raises NotRecognised if shared memory or registers
     do not suffice."""
-    warp_groups = warps // 4
+    warp_groups = WARPS[warps]
     limit = CONSUMER_REGISTERS[warp_groups] * 9 // 10
     for loop in ordered.loops:
         needed = live_registers(loop, warps)
@@ -136,9 +133,9 @@ def ordered_plan(ordered: OrderedLoops, warps: int, stages: int, shared_bytes: i
         if columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[warp_groups]:
             raise NotRecognised(f"an instruction of {columns} columns does not fit {warps} warps", product)
     once = BARRIER_BYTES + sum(
-        map(tile_bytes, [*(load.out for load in ordered.kept), *{*ordered.buffers(warps).values()}])
+        map(tensor_bytes, [*(load.out for load in ordered.kept), *{*ordered.buffers(warps).values()}])
     )
-    stage_bytes = sum(tile_bytes(load.out) for load in {*ordered.rings.values()})
+    stage_bytes = sum(tensor_bytes(load.out) for load in {*ordered.rings.values()})
     possible, least = (shared_bytes - once) // stage_bytes, once + 2 * stage_bytes
     if possible < 2:
         raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", ordered.loops[0].op)
@@ -155,11 +152,6 @@ def ordered_drawback(plan: OrderedPlan, shared_bytes: int) -> str:
     if 2 * plan.least <= shared_bytes:
         return f"of blocks of {plan.least} bytes several run on a multiprocessor"
     return ""
-
-
-def tile_bytes(value: Value) -> int:
-    """What a tile takes in shared memory."""
-    return math.prod(value.shape) * ELEMENTS[value.dtype].bits // 8
 
 
 def products_in_flight(product: TiledProduct, warp_groups: int) -> int:

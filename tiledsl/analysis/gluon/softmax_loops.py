@@ -26,6 +26,7 @@ from tiledsl.math_functions import MATH_FUNCTIONS
 
 ROWS_OF_CONSUMER = 64  # of a warp group's matrix instruction
 HALVES = ("float16", "bfloat16")
+EXTENTS = (16, 32, 64, 128, 256)  # of tiles
 REDUCTIONS = frozenset({"sum", "max", "min"})
 _ALLOWED = (
     arith.ConstantOp, arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp,
@@ -104,6 +105,13 @@ class SoftmaxLoops:
         return {op for ops in each for op in ops}
 
 
+def check_extent(extent: int, extents: Sequence[int], op: Operation) -> None:
+    """Raises NotRecognised for an extent of a tile that is none of these."""
+    if extent not in extents:
+        reason = f"a tile's extent {extent} is not a power of two from {extents[0]} to {extents[-1]}"
+        raise NotRecognised(reason, op)
+
+
 def check_supported(body: Region, branches_read: bool = False) -> None:
     """Raises NotRecognised where a kernel has operations that no Gluon kernel is written with. `branches_read`: whether
     branches may load."""
@@ -125,11 +133,10 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
     fors = [op for op in body if isinstance(op, scf.ForOp)]
     if not fors:
         raise NotRecognised("no loop with two products")
-    loops = tuple(_match_loop(op) for op in fors)
-    query = loops[0].scores.a.op
+    first, *others = map(_match_loop, fors)
+    query = first.scores.a.op
     assert isinstance(query, LOADS)
-    first = loops[0]
-    for loop in loops[1:]:
+    for loop in others:
         same = loop.scores.a is query.out and loop.acc_position == first.acc_position
         if not same or (loop.keys.out.type, loop.values.out.type) != (first.keys.out.type, first.values.out.type):
             raise NotRecognised("the loops differ in their operands", loop.op)
@@ -139,7 +146,7 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
         if not hands_on(one, following):
             raise NotRecognised("a loop does not just hand its values to the next", following)
     before, after = operations_around(body, fors)
-    return SoftmaxLoops(query, loops, tuple(before), tuple(after))
+    return SoftmaxLoops(query, (first, *others), tuple(before), tuple(after))
 
 
 def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:

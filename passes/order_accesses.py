@@ -77,8 +77,7 @@ class _Order:
             elif isinstance(op, (scf.ForOp, scf.WhileOp)):
                 pending = self.loop(op, pending)
             elif op.regions:
-                ends = [self.region(each, pending) for each in op.regions]
-                pending = _union(ends if len(ends) > 1 else [pending, *ends])
+                pending = _union([self.region(each, pending) for each in op.regions])
             else:
                 for access in _accesses(op):
                     if any(_is_unordered(earlier, access) for earlier in pending):
@@ -102,10 +101,9 @@ class _Order:
 
 def _accesses(op: Operation) -> Iterable[_Access]:
     """What an operation without regions does with global memory."""
-    if op.regions or not op.effects & (Effect.READ | Effect.WRITE):
+    if not op.effects & (Effect.READ | Effect.WRITE):
         return ()
-    buffers = [value for value in op.operands if isinstance(value.type, BufferType) and value.type.scope == "global"]
-    return [_Access(op, root_buffer(value)) for value in buffers]
+    return [_Access(op, root_buffer(value)) for value in op.operands if isinstance(value.type, BufferType)]
 
 
 def _union(states: Iterable[_Accesses]) -> _Accesses:
@@ -136,8 +134,7 @@ def _releases(op: Operation) -> bool:
 
 def _is_of_one_thread(op: Operation) -> bool:
     """Whether it accesses a single element, as the same thread of the block always does."""
-    plain = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
-    return isinstance(op, plain) and not any(isinstance(value.type, TensorType) for value in op.operands)
+    return not any(isinstance(value.type, TensorType) for value in (*op.operands, *op.results))
 
 
 def _is_same_place(one: Operation, other: Operation) -> bool:
@@ -163,8 +160,7 @@ def _walks(op: _Plain) -> Iterable[tuple[LinearForm, int] | None]:
     for dim, index in enumerate(_place(op)):
         if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
             block = op.out if isinstance(op, tile.LoadBlockOp) else op.value
-            extent = block.shape[op.axes.index(dim)] if dim in op.axes else 1
-            yield linear_form(index), extent - 1
+            yield linear_form(index), dict(zip(op.axes, block.shape)).get(dim, 1) - 1
             continue
         try:
             start, iota = start_and_walk(index)

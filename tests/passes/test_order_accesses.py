@@ -39,20 +39,39 @@ ADD = '%old = tile.atomic %one, %A[%r] {kind = "add"} : tensor<8xfloat32>\n'
 ADD_ONE = '%count = tile.atomic %f, %A[%1] {kind = "add"} : float32\n'
 RELEASE = ADD_ONE.replace('"add"', '"add", semantics = "release"')
 WRITE_ONE = "tile.store %f, %B[%1]\n"
+SAME_ADD = ADD.replace("%r", "%i")
+VIEW = "%V = tile.view %A : buffer<2*4*float32, global>\n"
+ROW = "%z = tile.load %V[%1, %p] : tensor<4xfloat32>\n"
+WALK = "%p = tensor.iota {axis = 0} : tensor<4xint32>\n"
+FOUR = "%h = arith.constant {value = 1.0} : tensor<4xfloat32>\n"
+
+
+def elements(*places: str) -> str:
+    return "".join(f"tile.store %f, %A[%{place}]\n" for place in places)
+
+
+def blocks(*starts: str) -> str:
+    return FOUR + "".join(f"tile.store_block %h, %A[%{start}] {{axes = (0,)}}\n" for start in starts)
+
+
+def rows(*starts: str) -> str:
+    """Rows of a matrix of two dimensions, which a block of one dimension walks."""
+    return FOUR + "".join(f"tile.store_block %h, %M[{start}] {{axes = (1,)}}\n" for start in starts)
 
 
 def ordered(body: str) -> list[str]:
     """The accesses and barriers of a kernel, in the order of its text, after the pass."""
-    text = f"""tile.func {{sym_name = "f", parameters = ("A", "B")}}
-      (%A: buffer<8*float32, global>, %B: buffer<8*float32, global>) {{
+    text = f"""tile.func {{sym_name = "f", parameters = ("A", "B", "M")}}
+      (%A: buffer<8*float32, global>, %B: buffer<8*float32, global>, %M: buffer<2*8*float32, global>) {{
       %grid = arith.constant {{value = 1}} : int32
       tile.kernel [%grid] (%bx: int32) {{ {HEAD} {body} scf.yield }}
     }}"""
     made = parse_program(text)
     OrderAccesses().run(made)
-    kinds = (tile.LoadOp, tile.StoreOp, tile.AtomicOp, thread.BarrierOp)
-    short = {"tile.load": "load", "tile.store": "store", "tile.atomic": "atomic", "thread.barrier": "|"}
-    return [short[op.name] for op in made.root.walk() if isinstance(op, kinds)]
+    kinds = (tile.LoadOp, tile.StoreOp, tile.LoadBlockOp, tile.StoreBlockOp, tile.AtomicOp, thread.BarrierOp)
+    return [
+        op.name.removeprefix("tile.").replace("thread.barrier", "|") for op in made.root.walk() if isinstance(op, kinds)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +100,33 @@ def ordered(body: str) -> list[str]:
         (READ.replace("%A", "%B") + RELEASE, "load | atomic"),
         (WRITE_OTHER + ADD_ONE, "store atomic"),
         (WRITE_ONE + RELEASE, "store atomic"),
+        ("%x = tile.load %B[%1] : float32\n" + RELEASE, "load atomic"),
+        ("%x = tile.load_block %B[%0] {axes = (0,)} : tensor<8xfloat32>\n" + RELEASE, "load_block | atomic"),
+        (WRITE_OTHER + RELEASE.replace("release", "acq_rel"), "store | atomic"),
+        (WRITE_OTHER + RELEASE.replace("release", "acquire"), "store atomic"),
+        # Atomic operations and blocks: which thread does what is not known.
+        (READ + SAME_ADD, "load | atomic"),
+        (SAME_ADD + WRITE, "atomic | store"),
+        ("%x = tile.load_block %A[%0] {axes = (0,)} : tensor<8xfloat32>\n" + WRITE, "load_block | store"),
+        (READ + "tile.store_block %one, %A[%0] {axes = (0,)}\n", "load | store_block"),
+        (elements("1", "3"), "store store"),
+        (elements("1", "1"), "store store"),
+        (blocks("0", "4", "0"), "store_block store_block | store_block"),
+        (blocks("4", "0"), "store_block store_block"),
+        (blocks("0", "3"), "store_block | store_block"),
+        (blocks("3", "0"), "store_block | store_block"),
+        (blocks("0") + elements("4"), "store_block store"),
+        (blocks("0") + elements("3"), "store_block | store"),
+        (elements("3") + blocks("4"), "store store_block"),
+        (elements("4") + blocks("1"), "store | store_block"),
+        (rows("%0, %0", "%1, %0"), "store_block store_block"),
+        (rows("%0, %0", "%bx, %0"), "store_block | store_block"),
+        (rows("%bx, %0", "%bx, %4"), "store_block store_block"),
+        # A view is other places of the same memory.
+        (VIEW + WRITE, "store"),
+        (WRITE + VIEW + WALK + ROW, "store | load"),
+        (WALK + VIEW + ROW + elements("7"), "load | store"),
+        (WALK + VIEW + "tile.store %f, %V[%0, %0]\n" + ROW, "store load"),
     ],
 )
 def test_straight_code(body: str, order: str) -> None:

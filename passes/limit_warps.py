@@ -8,7 +8,6 @@ from math import log2, prod
 
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.dialects import arith, scf, tensor, tile
-from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
@@ -48,11 +47,9 @@ class LimitWarps(Pass):
         if self.mode == "off" or target is None or target.kind != "cuda":
             return
         for kernel in tile.kernels(program.root):
-            if targets_gluon(kernel) or kernel.option("num_warps") is not None:
-                continue
             useful = _useful_threads(kernel)
-            if useful is not None and useful < kernel.threads:
-                warps = 1 << max(0, round(log2(max(useful, 1) / target.warp_size)))
+            if useful is not None and kernel.option("num_warps") is None:
+                warps = 1 << round(log2(max(useful / target.warp_size, 1)))
                 if warps * target.warp_size < kernel.threads:
                     kernel.set_option("num_warps", warps)
 
@@ -64,10 +61,10 @@ def _useful_threads(kernel: tile.KernelOp) -> int | None:
     if not reductions or any(isinstance(op, _OTHERS) for op in ops):
         return None
     loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
-    if max((prod(load.out.shape) for load in loads), default=0) <= kernel.threads:
+    if all(prod(load.out.shape) <= kernel.threads for load in loads):
         return None  # perhaps code for one thread, each with its element
     loops: list[scf.ForOp | scf.WhileOp] = of_kinds(ops, scf.ForOp, scf.WhileOp)
-    held = max(*map(_held_at, reductions), *map(_held_in, loops), 0)
+    held = max([*map(_held_at, reductions), *map(_held_in, loops)])
     return max(held // _HELD, *map(_along, reductions))
 
 

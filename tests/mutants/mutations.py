@@ -18,7 +18,10 @@ ARITHMETIC = {
     ast.Mod: ("%", "//"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.Pow: ("**", "*"),
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
-COMMUTE = {"min", "max", "gcd", "of_kinds", "same_value", "same_place", "suppress", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp"}
+COMMUTE = {
+    "min", "max", "gcd", "of_kinds", "same_value", "same_place", "suppress",
+    "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp",
+}  # fmt: skip
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MESSAGES = {"debug", "info", "warning", "warn", "log", "remark", "note", "print"}  # what only says something
 # What only says something, names a value, or asserts, as zip's strict does.
@@ -283,7 +286,9 @@ class _Finder(ast.NodeVisitor):
             return
         if isinstance(node.func, ast.Name) and name in FUNCTIONS:
             self.add(self.start(node.func), self.end(node.func), FUNCTIONS[name].encode())
-        applied = getattr(node.args[0], "attr", "") if name == "apply" and node.args else name  # apply(arith.AddOp, a, b)
+        applied = (
+            getattr(node.args[0], "attr", "") if name == "apply" and node.args else name
+        )  # apply(arith.AddOp, a, b)
         if applied not in COMMUTE and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
             for left, right in zip(node.args, node.args[1:]):
                 if not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in (left, right)):

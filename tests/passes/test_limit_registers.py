@@ -35,6 +35,7 @@ def test_two_blocks_of_attention_run_on_a_multiprocessor() -> None:
 
 
 HEAD = """
+%scores16 = arith.constant {value = 0.0} : tensor<128x128xfloat16>
 %a = arith.constant {value = 0.0} : tensor<128x64xfloat16>
 %b = arith.constant {value = 0.0} : tensor<64x128xfloat16>
 %v = arith.constant {value = 0.0} : tensor<128x64xfloat16>
@@ -70,7 +71,10 @@ def loop(number: int, body: str, carried: str = "out") -> str:
 def limit(
     body: str, threads: int = 256, target: str | None = "cuda:90", given: int | None = None, **options: str
 ) -> object:
-    made = program(HEAD + "%scores16 = arith.cast %scores : tensor<128x128xfloat16>\n" + body, target=target and Target.parse(target))
+    made = program(
+        HEAD + "%scores16 = arith.cast %scores : tensor<128x128xfloat16>\n" + body,
+        target=target and Target.parse(target),
+    )
     kernel = kernel_of(made)
     assert isinstance(kernel, KernelOp)
     kernel.set_attribute("threads", threads)
@@ -87,7 +91,8 @@ def limit(
         # 88 and less do with 128 beside 40 others, 101 and more leave less than 28.
         (loop(0, SCORES + SMALL * 24), None), (loop(0, SCORES + SMALL * 25), 128),
         (loop(0, BOTH_SUMS + SMALL * 4), 128), (loop(0, BOTH_SUMS + SMALL * 5), None),
-        (loop(0, BOTH_SUMS, "out row"), 128), (loop(0, BOTH_SUMS, "out small"), None), (loop(0, BOTH_SUMS, "small"), 128),
+        (loop(0, BOTH_SUMS, "out row"), 128), (loop(0, BOTH_SUMS, "out small"), None),
+        (loop(0, BOTH_SUMS, "small"), 128),
         # Arithmetic with integers for each element; for each row it does not matter.
         (loop(0, BOTH_SUMS + MORE), None), (MORE.format(n=0) + loop(0, BOTH_SUMS), 128),
         (loop(0, BOTH_SUMS + "%i{n} = arith.add %i, %i : tensor<128x1xint32>\n"), 128),
@@ -104,7 +109,13 @@ def test_which_loops_need_the_limit(body: str, expected: int | None) -> None:
 
 def test_what_was_not_measured_stays() -> None:
     body = loop(0, BOTH_SUMS)
-    assert limit(body, threads=128) is limit(body, target="cuda:80") is limit(body, mode="off") is limit(body, target=None) is None
+    assert (
+        limit(body, threads=128)
+        is limit(body, target="cuda:80")
+        is limit(body, mode="off")
+        is limit(body, target=None)
+        is None
+    )
     others = loop(0, BOTH_SUMS + SMALL * 15, "small")  # 222 registers of 256
     assert limit(others, threads=128) is None
     assert limit(body, given=100) == 100

@@ -201,7 +201,9 @@ TILE = "%{0} = tile.load %A[%i, %j] : tensor<32x128xfloat32>\n"  # of a row 32 v
 SUM = '%s = tensor.reduce %x {kind = "sum", axis = 0} : tensor<128xfloat32>\n'
 SUMS = TILE.format("x") + SUM
 READ_LATER = "%z = arith.add %{0}, %{0} : tensor<32x128xfloat32>\n"
-SMALL = '%y = tile.load %A[%h, %{0}] : tensor<16x{1}xfloat32>\n%s = tensor.reduce %y {{kind = "sum", axis = 0}} : tensor<{1}xfloat32>\n'
+SMALL = """%y = tile.load %A[%h, %{0}] : tensor<16x{1}xfloat32>
+%s = tensor.reduce %y {{kind = "sum", axis = 0}} : tensor<{1}xfloat32>
+"""
 LOOP = """%r = scf.for %c0, %c8, %c1[%x] : tensor<32x128xfloat32> (%k: int32, %g: tensor<32x128xfloat32>) {{
   {}
   scf.yield [%g]

@@ -57,13 +57,10 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     """
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
-    nested = kernel.nests()[1:]
-    if len(nested) != 1 or not isinstance(nested[0], scf.ForOp):
-        return False
     loops = product_loops(kernel)
-    if not loops:
+    if not loops or kernel.nests()[1:] != [loops[0].op]:
         return False
-    (loop,) = loops
+    loop = loops[0]
     if len(loop.dots) > 1:
         return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
@@ -77,7 +74,7 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     if Needs.of(kernel).flattened > target.max_shared_bytes:
         return False
     blocks = [constant_of(extent) for extent in kernel.grid]
-    return None not in blocks and math.prod(int(each or 0) for each in blocks) > target.sm_count
+    return None not in blocks and math.prod(blocks) > target.sm_count  # type: ignore[arg-type]
 
 
 def make_persistent(kernel: tile.KernelOp, per_multiprocessor: int, flatten: bool) -> None:

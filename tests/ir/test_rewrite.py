@@ -49,6 +49,23 @@ def test_a_pattern_fires_everywhere() -> None:
     assert apply_patterns(root, Patterns([double_by_adding])) == 0
 
 
+def test_a_pattern_that_changes_something_must_say_so() -> None:
+    @pattern(arith.MulOp)
+    def replace_silently(op: arith.MulOp, rw: Rewriter) -> bool:
+        rw.replace(op, [op.lhs])
+        return False
+
+    @pattern(arith.MulOp)
+    def change_silently(op: arith.MulOp, rw: Rewriter) -> bool:
+        rw.changed(op)
+        return False
+
+    for rewrite in (replace_silently, change_silently):
+        root = program("%a = arith.mul %n, %n : int32")
+        with pytest.raises(AssertionError, match=f"{rewrite.__name__} changed arith.mul and says that it did not"):
+            apply_patterns(root, Patterns([rewrite]))
+
+
 def test_fold_and_dead_code() -> None:
     root = program("""%2 = arith.constant {value = 2} : int32
       %3 = arith.constant {value = 3} : int32

@@ -249,18 +249,13 @@ def _splits(op: tensor.ReshapeOp) -> bool:
 
 
 def _sources(value: Value) -> list[Value]:
-    """The tiles from which one takes its layout, the result of a loop for what it carries included."""
+    """The tiles from which one takes its layout, the result of a while for what its condition hands on included."""
     op, around = value.op, owner_of(value)
     if op is not None and not op.regions:
         return [] if isinstance(op, tensor.GatherOp) else op.operands
-    is_carried = (
-        isinstance(around, scf.ForOp)
-        and value is not around.index
-        or (isinstance(around, scf.WhileOp) and value.owner is around.after)
-    )
-    if around is None or not is_carried:
-        return handed_on(value)
-    return [*handed_on(value), around.results[around.regions[-1].args.index(value) - isinstance(around, scf.ForOp)]]
+    if isinstance(around, scf.WhileOp) and value.owner is around.after:
+        return [*handed_on(value), around.results[around.after.args.index(value)]]
+    return handed_on(value)
 
 
 def _guard(loop: scf.WhileOp, numbers: Set[Value]) -> None:

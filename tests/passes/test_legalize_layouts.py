@@ -19,7 +19,7 @@ from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.legalize_layouts import LegalizeLayouts, _fits_into, _reshaped_before, _splits
+from tiledsl.passes.legalize_layouts import LegalizeLayouts, _fits_into, _meets_larger, _reshaped_before, _splits
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:
@@ -101,6 +101,27 @@ def test_dimensions_of_one_element_come_and_go_without_another_layout() -> None:
     named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
     assert _reshaped_before(named["squeezed"]) == _reshaped_before(named["wide"]) == []
     assert _reshaped_before(named["other"]) == [named["other"].op]
+
+
+def test_what_a_while_computes_has_the_layout_of_its_result() -> None:
+    column = "tensor<4x1xfloat32>"
+    body = f"""
+    %x = arith.constant {{value = 0.5}} : {column}
+    %y = arith.constant {{value = 0.5}} : {column}
+    %r, %s = scf.while [%x] : {column}, {column} (%a: {column}) {{
+      %v = arith.neg %y : {column}
+      scf.condition %t0[%v, %a]
+    }} (%b: {column}, %c: {column}) {{
+      scf.yield [%c]
+    }}
+    %large = tensor.broadcast %{{0}} : tensor<4x8xfloat32>"""
+    meeting = {}
+    for result in "rs":
+        made = program(body.replace("{0}", result), parameters="A: 4*float32, t0: bool")
+        ops = list(kernel_of(made).walk())
+        carried = [value for op in ops for region in op.regions for value in region.args if value.shape]
+        meeting[result] = "".join(value.name for value in carried if _meets_larger(value))
+    assert meeting == {"r": "abc", "s": "ac"}
 
 
 @pytest.mark.parametrize("name", ["reduce_reshaped", "reduce_part"])

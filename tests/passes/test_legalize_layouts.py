@@ -272,6 +272,7 @@ tile.func {{sym_name = "test", parameters = ("A", "n", "f")}} (%A: buffer<8*int3
         ("%x", "%t = arith.add %j, %j : int32", False),  # what is loaded is not known
         ("%x", "%t = arith.cast %g : int32", False),  # nor is a float
         ("%m", "%t = triton.load %a : int32", False),  # whose test is not run twice
+        ("%m", "%q = triton.load %a : int32 %t = arith.add %j, %q : int32", False),
     ],
 )
 def test_whiles_that_a_launch_may_show_never_to_run_are_guarded(start: str, test: str, guarded: bool) -> None:

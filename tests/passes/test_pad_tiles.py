@@ -394,3 +394,12 @@ def test_garbage_in_padding_does_not_reach_results() -> None:
               np.zeros(5, np.float32), 1, 1.0, True, 1]  # fmt: skip
     executor.run(made.root, arrays)
     assert np.isfinite(arrays[1]).all()  # type: ignore[arg-type]
+
+
+def test_products_with_an_inner_dimension_of_1_may_contract() -> None:
+    dot = """%a{0} = arith.constant {{value = 0.5}} : tensor<4x{0}xfloat32>
+    %b{0} = arith.constant {{value = 0.5}} : tensor<{0}x4xfloat32>
+    %c{0} = arith.constant {{value = 0.5}} : tensor<4x4xfloat32>
+    %d{0} = tensor.dot %a{0}, %b{0}, %c{0} : tensor<4x4xfloat32>\n"""
+    for inner, allowed in (((1,), {"contraction"}), ((2,), set()), ((2, 1), {"contraction"}), ((), set())):
+        assert PadTiles().allowances(program("".join(map(dot.format, inner)))) == allowed

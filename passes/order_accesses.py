@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -11,6 +12,7 @@ from tiledsl.analysis.block_access import NoBlock, root_buffer, start_and_walk
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import scf, thread, tile
+from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -62,6 +64,7 @@ class _Access:
 
 _Plain = tile.LoadOp | tile.StoreOp | tile.LoadBlockOp | tile.StoreBlockOp
 _PLAIN = get_args(_Plain)
+_Walk = tuple[LinearForm, int]
 _Accesses = dict[_Access, None]  # since the last barrier, in order
 
 
@@ -124,7 +127,7 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
         return True
     moves = _moves(earlier, later)
     if earlier.writes and later.writes and moves:
-        return False
+        return _meet(earlier, later)
     return moves or not _is_same_place(earlier.op, later.op)
 
 
@@ -155,7 +158,36 @@ def _are_apart(one: Operation, other: Operation) -> bool:
     return False
 
 
-def _walks(op: _Plain) -> Iterable[tuple[LinearForm, int] | None]:
+def _meet(earlier: _Access, later: _Access) -> bool:
+    """Whether two accesses in different iterations of a loop are known to have elements in common."""
+    one, other = earlier.op, later.op
+    if not isinstance(one, _PLAIN) or not isinstance(other, _PLAIN) or one.buffer is not other.buffer:
+        return False
+    walks = list(zip(_walks(one), _walks(other), strict=True))
+    return any(isinstance(loop, scf.ForOp) and _meet_in(loop, walks) for loop in earlier.loops)
+
+
+def _meet_in(loop: scf.ForOp, walks: Sequence[tuple[_Walk | None, _Walk | None]]) -> bool:
+    """Whether the places in all dimensions meet after some of a loop's iterations, while other loops stand still."""
+    step, inside = constant_of(loop.step), set(loop.walk())
+    first, last = 1.0, math.inf  # after how many iterations
+    for a, b in walks:
+        if a is None or b is None or step is None:
+            return False
+        between = b[0].plus(a[0], -1)
+        moving = {each for each in b[0].terms if any(value.op in inside or value is loop.index for value in each)}
+        if not between.is_constant or not moving <= {(loop.index,)}:
+            return False
+        low, high, moves = -b[1] - between.constant, a[1] - between.constant, b[0].coefficient(loop.index) * step
+        if moves:
+            low, high = sorted((low / moves, high / moves))
+            first, last = max(first, math.ceil(low)), min(last, math.floor(high))
+        elif not low <= 0 <= high:
+            return False
+    return first <= last < math.inf
+
+
+def _walks(op: _Plain) -> Iterable[_Walk | None]:
     """Where an access begins in each dimension, and how far it goes from there; None where that is not known."""
     for dim, index in enumerate(_place(op)):
         if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):

@@ -20,6 +20,7 @@ HEAD = """
     %7 = arith.constant {value = 7} : int32
     %i = tensor.iota {axis = 0} : tensor<8xint32>
     %r = arith.sub %7, %i : tensor<8xint32>
+    %eight = arith.constant {value = 8} : int32
     %f = arith.constant {value = 1.0} : float32
     %one = arith.constant {value = 1.0} : tensor<8xfloat32>
 """
@@ -156,7 +157,7 @@ def test_loops(body: str, order: str) -> None:
 
 
 def test_rows_of_other_iterations_are_other_places() -> None:
-    row = "%k8 = arith.add %k, %i : tensor<8xint32>\n"
+    row = "%k0 = arith.mul %k, %eight : int32\n%k8 = arith.add %k0, %i : tensor<8xint32>\n"
     assert ordered(looped(row + "%x = tile.load %B[%k8] : tensor<8xfloat32>\ntile.store %x, %A[%k8]\n")) == [
         "load",
         "store",
@@ -164,6 +165,59 @@ def test_rows_of_other_iterations_are_other_places() -> None:
     both = row + "tile.store %one, %A[%k8]\n"
     assert ordered(looped(both) + READ) == ["store", "|", "load"]
     assert ordered(looped(both + "%x = tile.load %A[%k8] : tensor<8xfloat32>\n")) == ["|", "store", "|", "load"]
+
+
+TWO = """%w = arith.add %k, %i : tensor<8xint32>
+%v = arith.{} %w, %eight : tensor<8xint32>
+tile.store %one, %A[%w]
+tile.store %one, %A[%v]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "step", "ordered_too"),
+    [
+        ("%w = arith.add %k, %i : tensor<8xint32>\ntile.store %one, %A[%w]\n", 1, True),
+        ("%w = arith.add %k, %i : tensor<8xint32>\ntile.store %one, %A[%w]\n", 7, True),
+        ("%w = arith.add %k, %i : tensor<8xint32>\ntile.store %one, %A[%w]\n", 8, False),
+        ("%w = arith.sub %i, %k : tensor<8xint32>\ntile.store %one, %A[%w]\n", 7, True),
+        ("%w = arith.sub %i, %k : tensor<8xint32>\ntile.store %one, %A[%w]\n", 8, False),
+        ("tile.store_block %one, %A[%k] {axes = (0,)}\n", 4, True),
+        ("tile.store_block %one, %A[%k] {axes = (0,)}\n", 8, False),
+        ("tile.store %f, %A[%k]\n", 1, False),
+        # Two places of an iteration, which another one reaches later, or never.
+        (TWO.format("add"), 8, True),
+        (TWO.format("add"), 16, False),
+        (TWO.format("add"), 15, True),
+        (TWO.format("sub"), 8, True),
+        (TWO.format("sub"), 16, False),
+        (TWO.format("sub"), 3, True),
+        # In every dimension.
+        ("tile.store_block %one, %M[%k, %k] {axes = (1,)}\n", 1, False),
+        ("tile.store_block %one, %M[%0, %k] {axes = (1,)}\n", 1, True),
+        ("tile.store_block %one, %M[%bx, %k] {axes = (1,)}\n", 1, True),
+        # What is not known to meet is as the program's author has it.
+        ("%w = arith.truncdiv %k, %3 : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
+        ("%w = arith.mul %k, %bx : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
+        ("%w = arith.mul %k, %k : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
+        ("tile.store_block %one, %A[%k] {axes = (0,)}\n", "bx", False),
+    ],
+)
+def test_iterations_that_write_the_same_elements_at_other_indices(
+    body: str, step: int | str, ordered_too: bool
+) -> None:
+    head = f"%step = arith.constant {{value = {step}}} : int32\n" if isinstance(step, int) else ""
+    loop = looped(body).replace("%1 (%k", f"%{'step' if head else step} (%k")
+    assert ("|" in ordered(head + loop)) is ordered_too
+
+
+def test_nested_loops_that_write_the_same_elements() -> None:
+    nest = """scf.for %0, %3, {} (%l: int32) {{ %p = arith.add %{}, %i : tensor<8xint32>
+      %q = arith.add %p, %{} : tensor<8xint32>\ntile.store %one, %A[%q] scf.yield }}\n"""
+    eight = "%8 = arith.constant {value = 8} : int32\n"
+    for step, places, barrier in (("%8", "kl", True), ("%8", "lb", False), ("%1", "lb", True), ("%8", "kb", True)):
+        names = [name.replace("b", "bx") for name in places]
+        assert ("|" in ordered(eight + looped(nest.format(step, *names)))) is barrier
 
 
 def test_branches() -> None:

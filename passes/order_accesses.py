@@ -178,11 +178,11 @@ def _meet_in(loop: scf.ForOp, walks: Sequence[tuple[_Walk | None, _Walk | None]]
         moving = {each for each in b[0].terms if any(value.op in inside or value is loop.index for value in each)}
         if not between.is_constant or not moving <= {(loop.index,)}:
             return False
-        low, high, moves = -b[1] - between.constant, a[1] - between.constant, b[0].coefficient(loop.index) * step
+        reached, moves = (-b[1] - between.constant, a[1] - between.constant), b[0].coefficient(loop.index) * step
         if moves:
-            low, high = sorted((low / moves, high / moves))
-            first, last = max(first, math.ceil(low)), min(last, math.floor(high))
-        elif not low <= 0 <= high:
+            begin, end = sorted(each / moves for each in reached)
+            first, last = max(first, math.ceil(begin)), min(last, math.floor(end))
+        elif not reached[0] <= 0 <= reached[1]:
             return False
     return first <= last < math.inf
 

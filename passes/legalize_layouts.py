@@ -160,9 +160,7 @@ def _legalize_scan(op: tensor.ScanOp) -> None:
     if op.axis not in kept:
         return _replace(op, source)
     inner, axis = tuple(shape[dim] for dim in kept), kept.index(op.axis)
-    relaid = len(inner) > 1 and any(
-        bool(each in op.operands and _reshaped_before(each)) or _meets_larger(each) for each in (*op.operands, op.out)
-    )
+    relaid = len(inner) > 1 and bool(_reshaped_before(op.out) or _meets_larger(op.out))
     if not op.reverse:
         if inner == shape and not relaid:
             return

@@ -57,12 +57,11 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     """
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
-    loops = product_loops(kernel)
-    if not loops or kernel.nests()[1:] != [loops[0].op]:
-        return False
-    loop = loops[0]
-    if len(loop.dots) > 1:
-        return False
+    match product_loops(kernel):
+        case [loop] if kernel.nests()[1:] == [loop.op] and len(loop.dots) == 1:
+            pass
+        case _:
+            return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
         return False
     if 2 * tensor_bytes(loop.dots[0].accumulator) < 4 * target.registers_per_sm:

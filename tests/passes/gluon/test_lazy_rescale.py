@@ -443,6 +443,9 @@ def test_what_else_a_loop_carries() -> None:
     assert not rescales(NARROW, m=HALF)
     assert not rescales(STEP + "tile.store %w, %A[%i, %j]\n")
     assert not rescales(THRICE + "%ar = tensor.reshape %a : tensor<4x1xfloat32>\ntile.store %ar, %A[%i, %c0]\n")
+    flat = "".join(line for line in STEP.splitlines(True) if line[1] in "gnxdwp").replace("%c0.25", "%c0.0")
+    assert not rescales(flat, carried={"m": "n", "s": "p"})  # the maximum is in no exponent
+    assert rescales(flat.replace("%c0.0", "%c0.25"), carried={"m": "n", "s": "p"})
     only_rescaled = f"""%g = arith.mul %m, %c0.5 : {ROW}\n%n = arith.max %m, %g : {ROW}\n%e = arith.sub %m, %n : {ROW}
       %r = arith.math [%e] {{function = "exp2"}} : {ROW}\n%u = arith.mul %s, %r : {ROW}\n"""
     assert not rescales(only_rescaled)

@@ -49,21 +49,14 @@ def test_a_pattern_fires_everywhere() -> None:
     assert apply_patterns(root, Patterns([double_by_adding])) == 0
 
 
-def test_a_pattern_that_changes_something_must_say_so() -> None:
+def test_a_pattern_that_replaces_an_operation_must_say_so() -> None:
     @pattern(arith.MulOp)
     def replace_silently(op: arith.MulOp, rw: Rewriter) -> bool:
         rw.replace(op, [op.lhs])
         return False
 
-    @pattern(arith.MulOp)
-    def change_silently(op: arith.MulOp, rw: Rewriter) -> bool:
-        rw.changed(op)
-        return False
-
-    for rewrite in (replace_silently, change_silently):
-        root = program("%a = arith.mul %n, %n : int32")
-        with pytest.raises(AssertionError, match=f"{rewrite.__name__} changed arith.mul and says that it did not"):
-            apply_patterns(root, Patterns([rewrite]))
+    with pytest.raises(AssertionError, match=r"replace_silently.* erased arith\.mul and says that it changed nothing"):
+        apply_patterns(program("%a = arith.mul %n, %n : int32"), Patterns([replace_silently]))
 
 
 def test_fold_and_dead_code() -> None:

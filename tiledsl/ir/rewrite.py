@@ -44,7 +44,6 @@ class Rewriter(Builder):
     def __init__(self, worklist: dict[Operation, None], analysis: Any) -> None:  # the driver says before what
         self._worklist = worklist  # operations still to be looked at, last in first out; some are gone
         self.analysis = analysis  # what the patterns share, as given to apply_patterns
-        self.changes = 0  # that were noted
 
     def insert(self, op: Op) -> Op:
         before = self.before
@@ -69,11 +68,9 @@ class Rewriter(Builder):
                 if value.op is not None:
                     self._worklist[value.op] = None
         op.erase()
-        self.changes += 1
 
     def changed(self, op: Operation) -> None:
         """Note that `op` was changed in place: it and its users are visited again."""
-        self.changes += 1
         self._worklist[op] = None
         for value in op.results:
             self._worklist.update(dict.fromkeys(value.uses))
@@ -147,23 +144,16 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
                 continue
         operands = op.operands
         for rewrite in fitting:
-            noted = rewriter.changes
-            if not rewrite(op, rewriter):
-                assert rewriter.changes == noted, f"{_name(rewrite)} changed {op.name} and says that it did not"
-            else:
+            if rewrite(op, rewriter):
                 changes += 1
-                for value in operands:
-                    if not value.uses and value.op is not None:
-                        worklist[value.op] = None
+                unread = [value.op for value in operands if not value.uses and value.op is not None]
+                worklist.update(dict.fromkeys(unread))
                 fired.append(rewrite)
                 if changes > limit:
-                    worst, times = Counter(map(_name, fired)).most_common(1)[0]
+                    worst, times = Counter(getattr(each, "__name__", "?") for each in fired).most_common(1)[0]
                     raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {times} times")
                 if op.parent is not None:
                     worklist[op] = None
                 break
+            assert op.parent is not None, f"{rewrite} erased {op.name} and says that it changed nothing"
     return changes
-
-
-def _name(pattern: Pattern) -> str:
-    return getattr(pattern, "__name__", "?")

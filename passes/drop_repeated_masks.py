@@ -14,7 +14,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.dce import erase_sources
 
 LONGEST = 64  # computations between a select and its write
 # What a select keeps from a divisor, such as 0, must not come to it, even where nothing is written.
@@ -65,12 +64,12 @@ class _Masks:
                 operands = op.operands
                 chosen = _shaped(op, chosen, operands[side])
                 op.set_operands([chosen if place == side else value for place, value in enumerate(operands)])
-                erase_sources(operands)
                 changed = True
         for value, filler, truth in ((op.on_true, op.on_false, True), (op.on_false, op.on_true, False)):
             for mask in (_mask_of_load(value, filler), _mask_of_write(op)):
                 if mask is not None and self._of(mask, True).implies(op.condition, truth):
-                    _replace(op, value)
+                    op.out.replace_with(_shaped(op, value, op.out))
+                    op.erase()
                     return True
         return changed
 
@@ -115,13 +114,6 @@ def _mask_of_write(op: arith.SelectOp) -> Value | None:
             return None
         value = user.result
     return None
-
-
-def _replace(op: arith.SelectOp, value: Value) -> None:
-    operands = op.operands
-    op.out.replace_with(_shaped(op, value, op.out))
-    op.erase()
-    erase_sources(operands)
 
 
 def _shaped(op: arith.SelectOp, value: Value, like: Value) -> Value:

@@ -88,7 +88,7 @@ def _folded(value: Value, axes: tuple[int, ...], folded: dict[tuple[Value, tuple
             copy.results[0].set_type(type)
         assert op.parent is not None
         op.parent.insert(copy, op.next)
-        folded[value, axes] = copy.results[0]
+        folded[value, axes] = copy.result
     return folded[value, axes]
 
 

@@ -10,12 +10,10 @@ from operator import mul
 from types import NoneType
 from typing import TypeGuard
 
-from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.dependence import handed_on, operands_of, reached
 from tiledsl.analysis.picks import Pick, pick_of
-from tiledsl.analysis.ranges import owner_of
+from tiledsl.analysis.ranges import Ranges, owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
-from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -100,11 +98,9 @@ def _made_flat(builder: Builder, value: Value, shape: Shape, flattened: dict[Val
     if isinstance(op, arith.ConstantOp):
         return builder.constant(op.value, ScalarType(value.dtype))
     if isinstance(op, tensor.IotaOp):
-        place = iota(builder, 1, 0, flat[0], value.dtype)
-        stride = prod(shape[op.axis + 1 :])
-        for make, number in ((arith.TruncDivOp, stride), (arith.TruncModOp, op.extent)):
-            if number != (1 if make is arith.TruncDivOp else flat[0] // stride):
-                place = builder.insert(make(place, builder.constant(number, ScalarType(value.dtype)))).result
+        place, dtype = iota(builder, 1, 0, flat[0], value.dtype), ScalarType(value.dtype)
+        for make, number in ((arith.TruncDivOp, prod(shape[op.axis + 1 :])), (arith.TruncModOp, op.extent)):
+            place = builder.insert(make(place, builder.constant(number, dtype))).result
         return place
     if not isinstance(op, (arith.Elementwise, tensor.BroadcastOp)):
         return None
@@ -123,18 +119,11 @@ def _made_flat(builder: Builder, value: Value, shape: Shape, flattened: dict[Val
 def _gather_flat(op: tensor.GatherOp) -> None:
     """gather(x, i) of several dimensions  ==>  reshape(gather(flat x, the place in x of each element))"""
     builder, source, shape = Builder.at(op), op.source, op.indices.shape
-    place: Value | None = None
-    stride = prod(source.shape)
+    place = builder.constant(0, INT32)
     for dim, size in enumerate(source.shape):
-        stride //= size
         index = op.indices if dim == op.axis else iota(builder, len(shape), dim, size)
-        if size == 1:
-            continue
-        if stride != 1:
-            index = builder.insert(arith.MulOp(index, builder.constant(stride, ScalarType(index.dtype)))).result
-        place = index if place is None else builder.insert(arith.AddOp(place, index)).result
-    if place is None:
-        place = op.indices
+        place = builder.insert(arith.MulOp(place, builder.constant(size, INT32))).result
+        place = builder.insert(arith.AddOp(place, index)).result
     places = _flattened(builder, place, shape, {})
     if places is None:
         places = reshaped(builder, broadcast(builder, place, shape), (prod(shape),))
@@ -148,9 +137,8 @@ _MOST_GATHERED = 1 << 15  # bytes: the whole of what is gathered from passes thr
 def _gather_pick(pick: Pick) -> bool:
     """sum(iota of the axis == place ? x : 0)  ==>  a gather of that place: what is picked, not searched for"""
     op, source, place = pick.reduction, pick.tile, pick.place
-    constant, extent = constant_of(place), source.shape[pick.reduction.axis]
-    ends = bounds(place) if constant is None else (int(constant), int(constant))
-    if op.kind != "sum" or ends is None or ends[0] < 0 or ends[1] >= extent:
+    extent, ends = source.shape[op.axis], Ranges().of(place)
+    if op.kind != "sum" or ends.lo < 0 or ends.hi >= extent:
         return False
     if prod(source.shape) * ELEMENTS[source.dtype].bits // 8 > _MOST_GATHERED:
         return False
@@ -174,9 +162,7 @@ def _legalize_scan(op: tensor.ScanOp) -> None:
     if op.axis not in kept:
         return _replace(op, source)
     inner, axis = tuple(shape[dim] for dim in kept), kept.index(op.axis)
-    relaid = len(inner) > 1 and any(
-        bool(each in op.operands and _reshaped_before(each)) or _meets_larger(each) for each in (*op.operands, op.out)
-    )
+    relaid = len(inner) > 1 and bool(_reshaped_before(op.out) or _meets_larger(op.out))
     if not op.reverse:
         if inner == shape and not relaid:
             return
@@ -293,18 +279,13 @@ def _splits(op: tensor.ReshapeOp) -> bool:
 
 
 def _sources(value: Value) -> list[Value]:
-    """The tiles from which one takes its layout, the result of a loop for what it carries included."""
+    """The tiles from which one takes its layout, the result of a while for what its condition hands on included."""
     op, around = value.op, owner_of(value)
     if op is not None and not op.regions:
         return [] if isinstance(op, tensor.GatherOp) else op.operands
-    is_carried = (
-        isinstance(around, scf.ForOp)
-        and value is not around.index
-        or (isinstance(around, scf.WhileOp) and value.owner is around.after)
-    )
-    if around is None or not is_carried:
-        return handed_on(value)
-    return [*handed_on(value), around.results[around.regions[-1].args.index(value) - isinstance(around, scf.ForOp)]]
+    if isinstance(around, scf.WhileOp) and value.owner is around.after:
+        return [*handed_on(value), around.results[around.after.args.index(value)]]
+    return handed_on(value)
 
 
 def _guard(loop: scf.WhileOp, numbers: Set[Value]) -> None:

@@ -9,6 +9,7 @@ from tiledsl.analysis.product_loops import product_loops, tensor_bytes
 from tiledsl.analysis.shared_memory import Needs
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.specs import check_choice
@@ -59,13 +60,12 @@ def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
 
     Of the loops that multiply what they compute, this is the one that needs most.
     """
-    loops = [loop for loop in of_kinds(kernel.walk(), scf.ForOp) if len(of_kinds(loop.body, tensor.DotOp)) > 1]
-    plain = {each.op for each in product_loops(kernel)} if loops else set()
+    plain = {each.op for each in product_loops(kernel)}
     per_loop = [(0, 0)]
-    for loop in loops:
+    for loop in of_kinds(kernel.walk(), scf.ForOp):
+        sums = [dot.out for dot in of_kinds(loop.body, tensor.DotOp)]
         if loop not in plain and not _computes_with_integers(loop):
-            tiles = [value for value in loop.results if sum(size > 1 for size in value.shape) > 1]
-            sums = [dot.out for dot in of_kinds(loop.body, tensor.DotOp)]
+            tiles = filter(_is_matrix, loop.results)
             in_loop, computed = (sum(map(tensor_bytes, each)) // (4 * kernel.threads) for each in (tiles, sums))
             per_loop.append((in_loop, computed))
     return max(per_loop, key=lambda each: each[1])
@@ -74,6 +74,10 @@ def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
 def _computes_with_integers(loop: scf.ForOp) -> bool:
     """Whether a loop has integer arithmetic for each element of a tile. Comparing rows with columns does not count."""
     return any(
-        isinstance(op, arith.BinaryOp) and op.out.dtype in INDEX_DTYPES and sum(size > 1 for size in op.out.shape) > 1
+        isinstance(op, arith.BinaryOp) and op.out.dtype in INDEX_DTYPES and _is_matrix(op.out)
         for op in loop.body.walk()
     )
+
+
+def _is_matrix(value: Value) -> bool:
+    return sum(size > 1 for size in value.shape) > 1

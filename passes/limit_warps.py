@@ -9,7 +9,6 @@ from math import log2, prod
 from tiledsl.analysis.dependence import operands_of, reached
 from tiledsl.analysis.held_tiles import held_at
 from tiledsl.dialects import scf, tensor, tile
-from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
@@ -49,11 +48,9 @@ class LimitWarps(Pass):
         if self.mode == "off" or target is None or target.kind != "cuda":
             return
         for kernel in tile.kernels(program.root):
-            if targets_gluon(kernel) or kernel.option("num_warps") is not None:
-                continue
             useful = _useful_threads(kernel)
-            if useful is not None and useful < kernel.threads:
-                warps = 1 << max(0, round(log2(max(useful, 1) / target.warp_size)))
+            if useful is not None and kernel.option("num_warps") is None:
+                warps = 1 << round(log2(max(useful / target.warp_size, 1)))
                 if warps * target.warp_size < kernel.threads:
                     kernel.set_option("num_warps", warps)
 
@@ -65,10 +62,11 @@ def _useful_threads(kernel: tile.KernelOp) -> int | None:
     if not reductions or any(isinstance(op, _OTHERS) for op in ops):
         return None
     loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
-    if max((prod(load.out.shape) for load in loads), default=0) <= kernel.threads:
+    if all(prod(load.out.shape) <= kernel.threads for load in loads):
         return None  # perhaps code for one thread, each with its element
     loops: list[scf.ForOp | scf.WhileOp] = of_kinds(ops, scf.ForOp, scf.WhileOp)
-    held = max(*(sum(prod(value.shape) for value in held_at(each)) for each in reductions), *map(_held_in, loops), 0)
+    at_once = (sum(prod(value.shape) for value in held_at(each)) for each in reductions)
+    held = max([*at_once, *map(_held_in, loops)])
     return max(held // _HELD, *map(_along, reductions))
 
 

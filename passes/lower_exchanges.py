@@ -178,8 +178,7 @@ def _one_after_the_other(op: tensor.ScatterOp, compare: Value) -> None:
     held = selected(at, written, broadcast(at, value, (size,)), held)
     met = selected(at, compared(at, points, "eq", point), broadcast(at, old, (count,)), met)
     at.insert(scf.YieldOp([held, met]))
-    start = builder.constant(0 if not is_float(op.values.dtype) else 0.0, op.values.type)
-    loop = scf.ForOp(zero, end, one, [op.into, start], regions=[body], names=[op.out.name, op.before.name])
+    loop = scf.ForOp(zero, end, one, [op.into, op.values], regions=[body], names=[op.out.name, op.before.name])
     for result, made in zip(op.results, builder.insert(loop).results, strict=True):
         result.replace_with(made)
 
@@ -193,52 +192,39 @@ class _Scatter:
         self.combining = combine(op.kind, op.into.dtype)
 
     def lower(self) -> None:
-        op, at, number = self.op, self.at, constant_of(self.op.values)
-        counted = op.kind == "add" and not is_float(op.into.dtype) and number is not None
+        op, at = self.op, self.at
+        times = constant_of(op.values) if op.kind == "add" and not is_float(op.into.dtype) else None
         here = compared(at, op.places, "ge", at.constant(0, INT32))
         here = at.insert(arith.AndOp(here, compared(at, op.places, "lt", at.constant(self.size, INT32)))).result
         counts = at.insert(tensor.HistogramOp(op.places, here, result_types=[TensorType((self.size,), "int32")])).result
-        if counted:
-            terms = converted(at, counts, op.into.dtype)
-            assert number is not None, "a count is of constants"
-            if number != 1:
-                terms = self._times(terms, number)
-            self._replace(at.insert(arith.AddOp(op.into, terms)).result)
+        if times is not None:
+            self._replace(at.insert(arith.AddOp(op.into, self._times(counts, times))).result)
             if not op.before.uses:
                 return
         ends = at.insert(tensor.ScanOp(counts, kind="sum", axis=0)).result
         ordered, bits = self._by_place(here)
-        points = self._low_bits(ordered)
-        if not counted:
-            last = at.insert(arith.MaxOp(self._minus_one(ends), at.constant(0, INT32))).result
-            if op.kind == "max" and isinstance(op.values.op, tensor.IotaOp) and op.values.dtype == "int32":
-                last_point = at.insert(tensor.GatherOp(points, last, axis=0)).result  # the last point of each place
-                scanned = None
-            else:
-                places = converted(
-                    at, at.insert(arith.ShrOp(ordered, at.constant(bits, _scalar(ordered)))).result, "int32"
-                )
+        scanned = points = self._low_bits(ordered)
+        if times is None:
+            # Of numbers in order the greatest of a place is its last one.
+            if op.kind != "max" or not isinstance(op.values.op, tensor.IotaOp) or op.values.dtype != "int32":
+                places = at.insert(arith.ShrOp(ordered, at.constant(bits, _scalar(ordered)))).result
                 values = at.insert(tensor.GatherOp(op.values, points, axis=0)).result
-                scanned = self._combined_by_place(values, places)
-                last_point = at.insert(tensor.GatherOp(scanned, last, axis=0)).result
+                scanned = self._combined_by_place(values, converted(at, places, "int32"))
+            last = at.insert(arith.MaxOp(self._minus_one(ends), at.constant(0, INT32))).result
+            last_point = at.insert(tensor.GatherOp(scanned, last, axis=0)).result
             written = compared(at, counts, "gt", at.constant(0, INT32))
             self._replace(selected(at, written, at.insert(self.combining(op.into, last_point)).out, op.into))
             if not op.before.uses:
                 return
-            if scanned is None:
-                scanned = points
-        else:
-            scanned = None
         # Where each value went in the order of places: the order of the values' numbers in that order.
         inverse = self._low_bits(self._sorted(points))
         inside = selected(at, here, op.places, at.constant(0, INT32))
         old = at.insert(tensor.GatherOp(op.into, inside, axis=0)).result
         starts = at.insert(arith.SubOp(ends, counts)).result
         start = at.insert(tensor.GatherOp(starts, inside, axis=0)).result
-        if scanned is None:
-            rank = converted(at, at.insert(arith.SubOp(inverse, start)).result, op.into.dtype)
-            assert number is not None
-            before = at.insert(arith.AddOp(old, rank if number == 1 else self._times(rank, number))).result
+        if times is not None:
+            rank = at.insert(arith.SubOp(inverse, start)).result
+            before = at.insert(arith.AddOp(old, self._times(rank, times))).result
         else:
             place = at.insert(arith.MaxOp(self._minus_one(inverse), at.constant(0, INT32))).result
             others = at.insert(tensor.GatherOp(scanned, place, axis=0)).result
@@ -250,8 +236,11 @@ class _Scatter:
         out.name = out.name or self.op.out.name
         self.op.out.replace_with(out)
 
-    def _times(self, value: Value, number: bool | int | float) -> Value:
-        return self.at.insert(arith.MulOp(value, self.at.constant(number, _scalar(value)))).result
+    def _times(self, counts: Value, number: bool | int | float) -> Value:
+        value = converted(self.at, counts, self.op.into.dtype)
+        return (
+            value if number == 1 else self.at.insert(arith.MulOp(value, self.at.constant(number, _scalar(value)))).out
+        )
 
     def _minus_one(self, value: Value) -> Value:
         return self.at.insert(arith.SubOp(value, self.at.constant(1, INT32))).result

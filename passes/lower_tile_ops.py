@@ -36,7 +36,7 @@ class LowerTileOps(Pass):
     name = "lower-tile-ops"
 
     def run(self, program: Program) -> None:
-        builder = _TileBuilder(program.root.regions[0])
+        builder = _TileBuilder(Region())
         for op in of_kinds(program.root.walk(), *_LOWERINGS):
             builder.move_before(op)
             _LOWERINGS[type(op)](op, builder)
@@ -72,9 +72,9 @@ def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
     # Between global memory and a whole tile such as (1, n), the tile's own shape: no reshape, for which Triton would
     # move the elements between threads through shared memory.
     source, target = tile.buffer_type(op.source), tile.buffer_type(op.target)
-    if source.scope == "global" and _is_whole(target, op.target_offsets, shape, target_axes):
+    if source.scope == "global" and _is_whole(target, shape, target_axes):
         shape, target_axes, source_axes = _with_ones(target, shape, target_axes, source_axes)
-    elif target.scope == "global" and _is_whole(source, op.source_offsets, shape, source_axes):
+    elif target.scope == "global" and _is_whole(source, shape, source_axes):
         shape, source_axes, target_axes = _with_ones(source, shape, source_axes, target_axes)
     value = _read_tile(builder, op.source, op.source_offsets, shape, source_axes, op.safe_value, op.eviction)
     value = converted(builder, value, op.target.dtype)
@@ -92,14 +92,15 @@ def _with_ones(type: BufferType, shape: Shape, axes: Axes, others: Axes) -> tupl
 
 def _fill(op: tile.FillOp, builder: _TileBuilder) -> None:
     shape = tile.buffer_type(op.target).static_shape
-    _write_whole(builder, broadcast(builder, op.value, shape) if shape else op.value, op.target)
+    _write_whole(builder, broadcast(builder, op.value, shape), op.target)
 
 
 def _gemm(op: tile.GemmOp, builder: _TileBuilder) -> None:
     a = _matrix(builder, op.a, op.trans_a)
     b = _matrix(builder, op.b, op.trans_b)
-    dtype = _common_dtype(a.dtype, b.dtype)
-    a, b = converted(builder, a, dtype or a.dtype), converted(builder, b, dtype or b.dtype)
+    if is_float(a.dtype) and is_float(b.dtype) and not legality.FLOAT8.issuperset((a.dtype, b.dtype)):
+        dtype = dot_dtype(a.dtype, b.dtype)
+        a, b = converted(builder, a, dtype), converted(builder, b, dtype)
     shape = tile.buffer_type(op.c).static_shape
     if op.clear:
         accumulator = zero(builder, shape[-2:], op.c.dtype)
@@ -113,12 +114,6 @@ def _matrix(builder: _TileBuilder, buffer: Value, transposed: bool) -> Value:
     value = _read_whole(builder, buffer)
     value = reshaped(builder, value, value.shape[-2:])
     return permuted(builder, value, (1, 0)) if transposed else value
-
-
-def _common_dtype(a: str, b: str) -> str | None:
-    """The element type to which both operands of a product are converted; None if they stay as they are for now."""
-    both_float8 = a in legality.FLOAT8 and b in legality.FLOAT8
-    return dot_dtype(a, b) if is_float(a) and is_float(b) and not both_float8 else None
 
 
 def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
@@ -178,18 +173,17 @@ def _write_whole(builder: _TileBuilder, value: Value, buffer: Value) -> None:
 
 
 def _write(builder: _TileBuilder, value: Value, buffer: Value) -> None:
-    if not value.name or value.op is not None and not value.uses:
+    if not value.name or not value.uses:
         value.name = buffer.name
     builder.insert(tile.WriteOp(value, buffer))
 
 
 def _read_tile(
-    builder: _TileBuilder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float = 0.0,
-    eviction: str = "",
-) -> Value:  # fmt: skip
+    builder: _TileBuilder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float, eviction: str
+) -> Value:
     """The tile at `offsets`, in `shape`."""
     type = tile.buffer_type(buffer)
-    if _is_whole(type, offsets, shape, axes):
+    if _is_whole(type, shape, axes):
         value: Value = builder.insert(tile.ReadOp(buffer, names=[buffer.name])).result
         order = sorted(axes)
         value = reshaped(builder, value, tuple(type.static_shape[axis] for axis in order))
@@ -209,7 +203,7 @@ def _write_tile(
 ) -> None:  # fmt: skip
     """Put a value of `shape` at `offsets`."""
     type = tile.buffer_type(buffer)
-    if _is_whole(type, offsets, shape, axes):
+    if _is_whole(type, shape, axes):
         order = sorted(axes)
         value = permuted(builder, value, [axes.index(axis) for axis in order])
         _write(builder, reshaped(builder, value, type.static_shape), buffer)
@@ -220,14 +214,13 @@ def _write_tile(
     builder.insert(tile.StoreOp(value, buffer, indices, eviction=eviction if type.scope == "global" else ""))
 
 
-def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> bool:
-    """Whether the tile is a whole on-chip buffer, up to the order of dimensions and dimensions of 1."""
-    if type.scope == "global":
-        return False
+def _is_whole(type: BufferType, shape: Shape, axes: Axes) -> bool:
+    """Whether the tile is a whole on-chip buffer, up to the order of dimensions and dimensions of 1.
+
+    Its offsets are 0 then, for on-chip buffers are not checked.
+    """
     walked = dict(zip(axes, shape, strict=True))
-    return [walked.get(axis, 1) for axis in range(len(type.shape))] == [*type.shape] and all(
-        constant_of(offset) == 0 or type.shape[axis] == 1 for axis, offset in enumerate(offsets)
-    )
+    return type.scope != "global" and [walked.get(axis, 1) for axis in range(len(type.shape))] == [*type.shape]
 
 
 def _indices(builder: _TileBuilder, type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> list[Value]:

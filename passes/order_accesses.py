@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -11,6 +12,7 @@ from tiledsl.analysis.block_access import NoBlock, root_buffer, start_and_walk
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import scf, thread, tile
+from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -62,6 +64,7 @@ class _Access:
 
 _Plain = tile.LoadOp | tile.StoreOp | tile.LoadBlockOp | tile.StoreBlockOp
 _PLAIN = get_args(_Plain)
+_Walk = tuple[LinearForm, int]
 _Accesses = dict[_Access, None]  # since the last barrier, in order
 
 
@@ -77,8 +80,7 @@ class _Order:
             elif isinstance(op, (scf.ForOp, scf.WhileOp)):
                 pending = self.loop(op, pending)
             elif op.regions:
-                ends = [self.region(each, pending) for each in op.regions]
-                pending = _union(ends if len(ends) > 1 else [pending, *ends])
+                pending = _union([self.region(each, pending) for each in op.regions])
             else:
                 for access in _accesses(op):
                     if any(_is_unordered(earlier, access) for earlier in pending):
@@ -102,10 +104,9 @@ class _Order:
 
 def _accesses(op: Operation) -> Iterable[_Access]:
     """What an operation without regions does with global memory."""
-    if op.regions or not op.effects & (Effect.READ | Effect.WRITE):
+    if not op.effects & (Effect.READ | Effect.WRITE):
         return ()
-    buffers = [value for value in op.operands if isinstance(value.type, BufferType) and value.type.scope == "global"]
-    return [_Access(op, root_buffer(value)) for value in buffers]
+    return [_Access(op, root_buffer(value)) for value in op.operands if isinstance(value.type, BufferType)]
 
 
 def _union(states: Iterable[_Accesses]) -> _Accesses:
@@ -126,7 +127,7 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
         return True
     moves = _moves(earlier, later)
     if earlier.writes and later.writes and moves:
-        return False
+        return _meet(earlier, later)
     return moves or not _is_same_place(earlier.op, later.op)
 
 
@@ -136,8 +137,7 @@ def _releases(op: Operation) -> bool:
 
 def _is_of_one_thread(op: Operation) -> bool:
     """Whether it accesses a single element, as the same thread of the block always does."""
-    plain = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
-    return isinstance(op, plain) and not any(isinstance(value.type, TensorType) for value in op.operands)
+    return not any(isinstance(value.type, TensorType) for value in (*op.operands, *op.results))
 
 
 def _is_same_place(one: Operation, other: Operation) -> bool:
@@ -158,13 +158,41 @@ def _are_apart(one: Operation, other: Operation) -> bool:
     return False
 
 
-def _walks(op: _Plain) -> Iterable[tuple[LinearForm, int] | None]:
+def _meet(earlier: _Access, later: _Access) -> bool:
+    """Whether two accesses in different iterations of a loop are known to have elements in common."""
+    one, other = earlier.op, later.op
+    if not isinstance(one, _PLAIN) or not isinstance(other, _PLAIN) or one.buffer is not other.buffer:
+        return False
+    walks = list(zip(_walks(one), _walks(other), strict=True))
+    return any(isinstance(loop, scf.ForOp) and _meet_in(loop, walks) for loop in earlier.loops)
+
+
+def _meet_in(loop: scf.ForOp, walks: Sequence[tuple[_Walk | None, _Walk | None]]) -> bool:
+    """Whether the places in all dimensions meet after some of a loop's iterations, while other loops stand still."""
+    step, inside = constant_of(loop.step), set(loop.walk())
+    first, last = 1.0, math.inf  # after how many iterations
+    for a, b in walks:
+        if a is None or b is None or step is None:
+            return False
+        between = b[0].plus(a[0], -1)
+        moving = {each for each in b[0].terms if any(value.op in inside or value is loop.index for value in each)}
+        if not between.is_constant or not moving <= {(loop.index,)}:
+            return False
+        reached, moves = (-b[1] - between.constant, a[1] - between.constant), b[0].coefficient(loop.index) * step
+        if moves:
+            begin, end = sorted(each / moves for each in reached)
+            first, last = max(first, math.ceil(begin)), min(last, math.floor(end))
+        elif not reached[0] <= 0 <= reached[1]:
+            return False
+    return first <= last < math.inf
+
+
+def _walks(op: _Plain) -> Iterable[_Walk | None]:
     """Where an access begins in each dimension, and how far it goes from there; None where that is not known."""
     for dim, index in enumerate(_place(op)):
         if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
             block = op.out if isinstance(op, tile.LoadBlockOp) else op.value
-            extent = block.shape[op.axes.index(dim)] if dim in op.axes else 1
-            yield linear_form(index), extent - 1
+            yield linear_form(index), dict(zip(op.axes, block.shape)).get(dim, 1) - 1
             continue
         try:
             start, iota = start_and_walk(index)

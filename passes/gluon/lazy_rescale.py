@@ -103,33 +103,29 @@ class _Dependence:
                 _require(self.how.get(value) is (_Scaled.NEW if number in self.sums else None))
 
     def _of(self, op: Operation) -> _Scaled | _Shifted:
-        forms = [self.how.get(value) for value in op.operands]
-        first = forms[0] if forms else None
-        if isinstance(op, _VIEWS) and first is not None:
-            return first
-        if isinstance(op, arith.NegOp) and first is not None:
-            return first if isinstance(first, _Scaled) else first.times(-1)
-        if isinstance(op, arith.CastOp) and isinstance(first, _Scaled) and ELEMENTS[op.out.dtype].kind == "float":
+        if isinstance(op, _VIEWS):
+            return self.how[op.source]
+        if isinstance(op, arith.NegOp):
+            how = self.how[op.operands[0]]
+            return how if isinstance(how, _Scaled) else how.times(-1)
+        if isinstance(op, arith.CastOp) and ELEMENTS[op.out.dtype].kind == "float":
             _require(self._is_weight(op.source))
-            return first
+            return self.how[op.source]
         if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op.out.dtype == "float32":
             return self._alike(op.operands)
-        if isinstance(op, arith.MathOp) and isinstance(first, _Shifted) and MATH_FUNCTIONS[op.function].base:
-            return self._power(op.function, first)
-        if isinstance(op, arith.SelectOp) and first is None:
+        if isinstance(op, arith.MathOp) and MATH_FUNCTIONS[op.function].base:
+            return self._power(op.function, self.how[op.operands[0]])
+        if isinstance(op, arith.SelectOp):
             return self._alike(op.operands[1:])
-        if isinstance(op, tensor.DotOp) and forms[0] is not None and forms[1] is None:
+        if isinstance(op, tensor.DotOp) and op.b not in self.how:
             return self._alike([op.a, op.accumulator])
         if isinstance(op, (arith.AddOp, arith.SubOp)):
-            a, b = (
-                _Shifted(free=(_multiple(value),)) if how is None else how
-                for value, how in zip(op.operands, forms, strict=True)
-            )
+            a, b = (self.how.get(value) or _Shifted(free=(_multiple(value),)) for value in op.operands)
             if isinstance(a, _Shifted) and isinstance(b, _Shifted):
                 return a.plus(b.times(-1 if isinstance(op, arith.SubOp) else 1))
             return self._alike(op.operands)
         if isinstance(op, arith.MulOp):
-            return self._product(op.lhs, op.rhs)
+            return self._product(*op.operands)
         raise _Other
 
     def _is_weight(self, value: Value) -> bool:
@@ -141,7 +137,9 @@ class _Dependence:
                 return False
         return isinstance(op, arith.MathOp)
 
-    def _power(self, function: str, shift: _Shifted) -> _Scaled:
+    def _power(self, function: str, shift: _Scaled | _Shifted) -> _Scaled:
+        if isinstance(shift, _Scaled):
+            raise _Other
         slope = -shift.new
         _require(slope > 0 and shift.old in (0, slope) and self.power in (None, (function, slope)))
         self.power = (function, slope)
@@ -149,7 +147,7 @@ class _Dependence:
             _require(not shift.free)
             return _Scaled.STEP
         _require(len(shift.free) == 1)
-        (value, factor), bounds = shift.free[0], _bounded(self.found)
+        ((value, factor),), bounds = shift.free, _bounded(self.found)
         chain = _unmasked(value)
         _require(any(source in chain and math.isclose(factor, slope * number) for source, number in bounds))
         return _Scaled.NEW

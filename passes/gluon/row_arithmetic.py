@@ -32,8 +32,8 @@ def compare_columns(ops: Iterable[Operation]) -> None:
         columns = [(each, factor) for each, factor in form.terms.items() if _is_column(each)]
         if len(columns) != 1 or columns[0][1] not in (1, -1):
             continue
-        factors, factor = columns[0]
-        others = LinearForm().plus(form.substituted(factors[0], LinearForm()), -factor)
+        (((column,), factor),) = columns
+        others = LinearForm().plus(form.substituted(column, LinearForm()), -factor)
         values = [value for each in others.terms for value in each]
         if any(value.dtype != "int32" or value.shape not in ((), (op.out.shape[0], 1)) for value in values):
             continue
@@ -42,10 +42,10 @@ def compare_columns(ops: Iterable[Operation]) -> None:
         if op.out.shape[0] != 1 and not any(value.shape for value in values):
             continue  # the rows differ in nothing
         limit = materialize(Builder.at(op), others)
-        if {op.lhs, op.rhs} == {factors[0], limit}:
+        if {op.lhs, op.rhs} == {column, limit}:
             continue
         predicate = op.predicate if factor == 1 else MIRRORED[op.predicate]
-        made = Builder.at(op).insert(arith.CmpOp(factors[0], limit, predicate=predicate, names=[op.out.name]))
+        made = Builder.at(op).insert(arith.CmpOp(column, limit, predicate=predicate, names=[op.out.name]))
         op.out.replace_with(made.out)
         op.erase()
 

@@ -26,7 +26,7 @@ def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Buil
             continue
         rank = len(tile.buffer_type(op.buffer).shape)
         shape = op.out.shape if isinstance(op, tile.LoadBlockOp) else op.value.shape
-        sizes = {axis: size for axis, size in zip(op.axes, shape) if axis >= 0}
+        sizes = dict(zip(op.axes, shape))
         order = tuple(sorted(range(rank), key=lambda dim: (dim in sizes, dim)))
         block = tuple(sizes.get(dim, 1) for dim in order)
         key = (op.buffer, block, order)

@@ -60,7 +60,8 @@ class MapGrid(Pass):
                 programs = int(self.flatten and gains_by_persistence(kernel, program.target))
             may = programs > 0 and kernel.option(STREAMS) is None and not targets_gluon(kernel)
             persists = may and may_persist(kernel)
-            fold_all = persists or any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
+            extents = map(constant_of, kernel.grid[1:])
+            fold_all = persists or any(extent is not None and extent > MAX_YZ for extent in extents)
             if len(kernel.grid) > 1 and (swizzle is not None or fold_all):
                 fold_grid(kernel, swizzle, fold_z=fold_all)
             if persists:

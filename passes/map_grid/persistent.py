@@ -57,15 +57,11 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     """
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
-    nested = kernel.nests()[1:]
-    if len(nested) != 1 or not isinstance(nested[0], scf.ForOp):
-        return False
-    loops = product_loops(kernel)
-    if not loops:
-        return False
-    (loop,) = loops
-    if len(loop.dots) > 1:
-        return False
+    match product_loops(kernel):
+        case [loop] if kernel.nests()[1:] == [loop.op] and len(loop.dots) == 1:
+            pass
+        case _:
+            return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
         return False
     if 2 * tensor_bytes(loop.dots[0].accumulator) < 4 * target.registers_per_sm:
@@ -77,7 +73,7 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     if Needs.of(kernel).flattened > target.max_shared_bytes:
         return False
     blocks = [constant_of(extent) for extent in kernel.grid]
-    return None not in blocks and math.prod(int(each or 0) for each in blocks) > target.sm_count
+    return None not in blocks and math.prod(blocks) > target.sm_count  # type: ignore[arg-type]
 
 
 def make_persistent(kernel: tile.KernelOp, per_multiprocessor: int, flatten: bool) -> None:

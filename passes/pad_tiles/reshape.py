@@ -42,7 +42,7 @@ def groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int]
         if prod(left) == prod(right):
             groups.append((left, right))
             left, right = [], []
-    return groups if not left and not remaining else [*groups, (left, right + remaining)]
+    return groups
 
 
 def reshape_by_gather(op: tensor.ReshapeOp, source: Sequence[int], target: Sequence[int], padded: Sizes) -> Value:

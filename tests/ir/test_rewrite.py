@@ -49,6 +49,16 @@ def test_a_pattern_fires_everywhere() -> None:
     assert apply_patterns(root, Patterns([double_by_adding])) == 0
 
 
+def test_a_pattern_that_replaces_an_operation_must_say_so() -> None:
+    @pattern(arith.MulOp)
+    def replace_silently(op: arith.MulOp, rw: Rewriter) -> bool:
+        rw.replace(op, [op.lhs])
+        return False
+
+    with pytest.raises(AssertionError, match=r"replace_silently.* erased arith\.mul and says that it changed nothing"):
+        apply_patterns(program("%a = arith.mul %n, %n : int32"), Patterns([replace_silently]))
+
+
 def test_fold_and_dead_code() -> None:
     root = program("""%2 = arith.constant {value = 2} : int32
       %3 = arith.constant {value = 3} : int32

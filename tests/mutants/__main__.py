@@ -56,7 +56,7 @@ def main() -> int:
     if stale:
         return 2
     MAP.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tiledsl-mutants-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tiledsl-mutants-", ignore_cleanup_errors=True) as folder:
         pool = Pool(options.workers, Path(folder))
         tests = refresh_map(pool, options.tests)
         if options.count == 0:

@@ -19,8 +19,8 @@ ARITHMETIC = {
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
 COMMUTE = {
-    "min", "max", "suppress", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp", "broadcast_shapes", "gcd",
-    "same_value", "same_place",
+    "min", "max", "gcd", "of_kinds", "same_value", "same_place", "dot_dtype", "isclose", "suppress", "broadcast_shapes",
+    "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp",
 }  # fmt: skip
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MESSAGES = {"debug", "info", "warning", "warn", "log", "remark", "note", "print"}  # what only says something
@@ -286,7 +286,10 @@ class _Finder(ast.NodeVisitor):
             return
         if isinstance(node.func, ast.Name) and name in FUNCTIONS:
             self.add(self.start(node.func), self.end(node.func), FUNCTIONS[name].encode())
-        if name not in COMMUTE and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
+        applied = (
+            getattr(node.args[0], "attr", "") if name == "apply" and node.args else name
+        )  # apply(arith.AddOp, a, b)
+        if applied not in COMMUTE and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
             for left, right in zip(node.args, node.args[1:]):
                 starred = any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in (left, right))
                 if not starred and not (_is_operation(left) and _is_operation(right)):

@@ -114,7 +114,7 @@ class Pool:
 
     def _start(self, job: Job, tree: Path) -> int:
         shutil.rmtree(tree / "tmp", ignore_errors=True)
-        (tree / "tmp").mkdir()
+        (tree / "tmp").mkdir(exist_ok=True)
         for name in ("progress", "answer", "printed"):
             (tree / name).write_text("")
         if job.edit is not None:

@@ -472,6 +472,25 @@ def test_products_of_parts_are_added_to_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("a", "b", "out", "products", "total"),
+    [
+        ("uint8", "int8", "int32", 2, "int32"), ("int32", "int32", "int32", 15, "int32"),
+        ("int32", "int32", "int64", 25, "int64"), ("uint8", "int8", "float32", 2, "int32"),
+        ("int16", "int8", "float32", 3, "int64"), ("bool", "int16", "float32", 3, "int64"),
+        ("bool", "uint8", "float32", 2, "int32"),
+    ],
+)  # fmt: skip
+def test_what_wraps_away_is_not_multiplied_and_sums_are_as_narrow_as_they_fit(
+    a: str, b: str, out: str, products: int, total: str
+) -> None:
+    made = product_of(a, b, 16, out)
+    LegalizeArith().run(made)
+    assert sum(op.name == "tensor.dot" for op in made.root.walk()) == products
+    shifted = [op.result.dtype for op in made.root.walk() if isinstance(op, arith.ShlOp)]
+    assert shifted and set(shifted) == {total}
+
+
+@pytest.mark.parametrize(
     ("a", "b", "out", "halves"),
     [
         ("uint8", "int32", "float64", 1),

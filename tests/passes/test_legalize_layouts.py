@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import kernel_of, program
+from tests.support import executor
 from tests.support.hazard_programs import PROGRAMS
 from tiledsl.dialects import scf, tensor, triton
 from tiledsl.ir.core import Operation
@@ -17,7 +19,7 @@ from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.legalize_layouts import LegalizeLayouts, _fits_into, _reshaped_before, _splits
+from tiledsl.passes.legalize_layouts import LegalizeLayouts, _fits_into, _meets_larger, _reshaped_before, _splits
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:
@@ -124,6 +126,27 @@ def test_parts_that_become_one_dimension_again_have_not_moved() -> None:
     assert set(_reshaped_before(named["joined"])) == splits
     for name in ("moved", "rows", "loaded"):
         assert set(_reshaped_before(named[name])) == {*splits, named[name].op}
+
+
+def test_what_a_while_computes_has_the_layout_of_its_result() -> None:
+    column = "tensor<4x1xfloat32>"
+    body = f"""
+    %x = arith.constant {{value = 0.5}} : {column}
+    %y = arith.constant {{value = 0.5}} : {column}
+    %r, %s = scf.while [%x] : {column}, {column} (%a: {column}) {{
+      %v = arith.neg %y : {column}
+      scf.condition %t0[%v, %a]
+    }} (%b: {column}, %c: {column}) {{
+      scf.yield [%c]
+    }}
+    %large = tensor.broadcast %{{0}} : tensor<4x8xfloat32>"""
+    meeting = {}
+    for result in "rs":
+        made = program(body.replace("{0}", result), parameters="A: 4*float32, t0: bool")
+        ops = list(kernel_of(made).walk())
+        carried = [value for op in ops for region in op.regions for value in region.args if value.shape]
+        meeting[result] = "".join(value.name for value in carried if _meets_larger(value))
+    assert meeting == {"r": "abc", "s": "ac"}
 
 
 @pytest.mark.parametrize("name", ["reduce_reshaped", "reduce_part"])
@@ -274,6 +297,7 @@ tile.func {{sym_name = "test", parameters = ("A", "n", "f")}} (%A: buffer<8*int3
         ("%x", "%t = arith.add %j, %j : int32", False),  # what is loaded is not known
         ("%x", "%t = arith.cast %g : int32", False),  # nor is a float
         ("%m", "%t = triton.load %a : int32", False),  # whose test is not run twice
+        ("%m", "%q = triton.load %a : int32 %t = arith.add %j, %q : int32", False),
     ],
 )
 def test_whiles_that_a_launch_may_show_never_to_run_are_guarded(start: str, test: str, guarded: bool) -> None:
@@ -292,3 +316,130 @@ def test_whiles_that_a_launch_may_show_never_to_run_are_guarded(start: str, test
     otherwise = branch.orelse.terminator.operands
     assert otherwise[0] is loop.inits[0] and otherwise[1].op is branch.condition.op.operands[1].op
     assert branch.condition.op.operands[0] is loop.inits[0] and otherwise[1].op.name == test.split()[2]
+
+
+def rewritten(body: str, size: int = 64, warps: int = 4) -> list[Operation]:
+    """What becomes of a kernel that computes the elements %y of %x, 64 of them in memory; it still means the same."""
+    text = f"""tile.func {{sym_name = "test", parameters = ("A", "O")}}
+      (%A: buffer<64*int32, global>, %O: buffer<{size}*int32, global>) {{
+      %c1 = arith.constant {{value = 1}} : int32
+      triton.launch [%c1], [%A, %O] {{sym_name = "k", options = (("num_warps", {warps}),)}} (%a: *int32, %o: *int32) {{
+        %n = tensor.iota {{axis = 0}} : tensor<64xint32>
+        %p = triton.addptr %a, %n : tensor<64x*int32>
+        %x = triton.load %p : tensor<64xint32>
+        %i = tensor.iota {{axis = 0}} : tensor<4x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+        %c3 = arith.constant {{value = 3}} : int32
+        {body}
+        %q = tensor.iota {{axis = 0}} : tensor<{size}xint32>
+        %r = triton.addptr %o, %q : tensor<{size}x*int32>
+        triton.store %r, %y
+      }}
+      scf.yield
+    }}"""
+    made = parse_program(text)
+    numbers = np.random.default_rng(3).permutation(64).astype(np.int32)
+    expected, found = ([numbers.copy(), np.zeros(size, np.int32)] for _ in range(2))
+    executor.run(made.root, expected)
+    LegalizeLayouts().run(made)
+    verify(made.root)
+    executor.run(made.root, found)
+    assert found[1].tolist() == expected[1].tolist()
+    return list(made.root.walk())
+
+
+GATHER = """%t = tensor.reshape %x : tensor<{0}xint32>
+%g = tensor.gather %t, %d {{axis = {1}}} : tensor<{0}xint32>
+%y = tensor.reshape %g : tensor<64xint32>"""
+PLACES = """%s = arith.mul %j, %c3 : tensor<1x16xint32>
+%e = arith.add %i, %s : tensor<4x16xint32>
+%m = arith.constant {{value = {}}} : int32
+%d = arith.and %e, %m : tensor<4x16xint32>
+"""
+LOADED = "%m = arith.constant {value = 3} : int32\n%f = arith.and %x, %m : tensor<64xint32>\n"
+PLANES = "%d = tensor.reshape %f : tensor<2x4x8xint32>\n"
+ONE = "%d = arith.constant {value = 0} : tensor<4x1x16xint32>\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "warps", "flat"),
+    [
+        (PLACES.format(15) + GATHER.format("4x16", 1), 4, True), (PLACES.format(3) + GATHER.format("4x16", 0), 4, True),
+        (PLACES.format(15) + GATHER.format("4x16", 1), 2, False),
+        (PLACES.format(15) + GATHER.format("4x16", 1), 1, False),
+        (LOADED + "%d = tensor.reshape %f : tensor<4x16xint32>\n" + GATHER.format("4x16", 1), 4, True),
+        (LOADED + PLANES + GATHER.format("2x4x8", 1), 4, True), (LOADED + PLANES + GATHER.format("2x4x8", 2), 4, True),
+        (ONE + GATHER.format("4x1x16", 1), 4, True), (LOADED.replace("%f", "%d") + GATHER.format("64", 0), 4, True),
+    ],
+)  # fmt: skip
+def test_gathers_of_fewer_elements_than_threads(body: str, warps: int, flat: bool) -> None:
+    (gather,) = of(rewritten(body, warps=warps), tensor.GatherOp)
+    assert (len(gather.source.shape) == 1) is flat
+
+
+FLAT = "%y = tensor.reshape %d : tensor<64xint32>"
+
+
+@pytest.mark.parametrize(
+    ("body", "stays"),
+    [
+        (PLACES.format(15) + FLAT, False), ("%d = tensor.broadcast %j : tensor<4x16xint32>\n" + FLAT, False),
+        ("%e = arith.add %i, %c3 : tensor<4x1xint32>\n%d = tensor.broadcast %e : tensor<4x16xint32>\n" + FLAT, False),
+        ("%k = tensor.iota {axis = 1} : tensor<1x4x1xint32>\n%l = arith.constant {value = 5} : tensor<2x4x8xint32>\n"
+         "%d = arith.mul %k, %l : tensor<2x4x8xint32>\n" + FLAT, False),
+        ("%t = tensor.reshape %x : tensor<4x16xint32>\n%d = arith.add %t, %i : tensor<4x16xint32>\n" + FLAT, True),
+        ("%d = tensor.reshape %x : tensor<4x16xint32>\n" + FLAT, True),
+    ],
+)  # fmt: skip
+def test_what_depends_on_indices_alone_is_computed_in_one_dimension(body: str, stays: bool) -> None:
+    assert bool(of(rewritten(body), tensor.ReshapeOp)) is stays
+
+
+SCAN = """%t = tensor.reshape %x : tensor<{0}xint32>
+%c = tensor.scan %t {{kind = "sum", axis = {1}}} : tensor<{0}xint32>
+%y = tensor.reshape %c : tensor<64xint32>"""
+REVERSED = SCAN.replace('"sum", ', '"sum", reverse = true, ')
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "relaid"),
+    [
+        (SCAN.format("64", 0), (64,), False), (SCAN.format("64x1", 0), (64,), False),
+        (SCAN.format("1x64x1", 1), (64,), False), (SCAN.format("4x16", 0), (4, 16), True),
+        (SCAN.format("4x1x16", 2), (4, 16), True), (SCAN.format("4x1x16", 0), (4, 16), True),
+        (REVERSED.format("64", 0), (64,), False), (REVERSED.format("4x1x16", 0), (4, 16), True),
+        (REVERSED.format("4x16", 1), (4, 16), True), (REVERSED.format("2x4x8", 1), (2, 4, 8), True),
+        (SCAN.format("4x1x16", 1), None, False), (REVERSED.format("4x1x16", 1), None, False),
+    ],
+)  # fmt: skip
+def test_scans_lose_dimensions_of_one_and_walk_forwards(body: str, shape: tuple[int, ...] | None, relaid: bool) -> None:
+    scans = of(rewritten(body), tensor.ScanOp)
+    assert [(scan.source.shape, scan.relaid, scan.reverse) for scan in scans] == (
+        [(shape, relaid, False)] if shape else []
+    )
+
+
+PICK = """%t = tensor.reshape %x : tensor<2x4x8xint32>
+%k = tensor.iota {{axis = 1}} : tensor<1x4x1xint32>
+{0}
+%h = arith.cmp %k, %at {{predicate = "eq"}} : tensor<1x4x1xbool>
+%nothing = arith.constant {{value = 0}} : int32
+%w = arith.select %h, %t, %nothing : tensor<2x4x8xint32>
+%s = tensor.reduce %w {{kind = "{1}", axis = 1}} : tensor<2x8xint32>
+%y = tensor.reshape %s : tensor<16xint32>"""
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "gathered"),
+    [
+        ("%at = arith.constant {value = 3} : int32", "sum", True),
+        ("%at = arith.constant {value = 0} : int32", "sum", True),
+        ("%at = arith.constant {value = 3} : int32", "or", False),
+        ("%at = arith.constant {value = 4} : int32", "sum", False),
+        ("%b = triton.program_id {axis = 0} : int32\n%at = arith.and %b, %c3 : int32", "sum", True),
+        ("%b = triton.program_id {axis = 0} : int32\n%at = arith.sub %b, %b : int32", "sum", True),
+        ("%at = triton.load %a : int32", "sum", False),
+    ],
+)  # fmt: skip
+def test_which_places_are_picked_by_a_gather(place: str, kind: str, gathered: bool) -> None:
+    assert bool(of(rewritten(PICK.format(place, kind), size=16), tensor.GatherOp)) is gathered

@@ -9,7 +9,11 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.dialects.tile import KernelOp
 from tiledsl.errors import TileError
+from tiledsl.passes.limit_warps import LimitWarps
+from tiledsl.runtime.target import Target
 
 
 def columns(rows: int, width: int, dtype: str = "float16", threads: int = 256, **launch: Any) -> T.PrimFunc:
@@ -177,3 +181,79 @@ def main(X: T.Tensor((4, 32, 128), "float16"), Y: T.Tensor((128,), "float32"), O
     for number, name in enumerate(uses.split(", ") if uses else []):
         text += f"        for i, j in T.Parallel(32, 128):\n            O[{number}, i, j] = {name}[i, j] + s[j]\n"
     assert warps(tiledsl.parse(text)) == expected
+
+
+HEAD = """
+%i = tensor.iota {axis = 0} : tensor<32x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x128xint32>
+%h = tensor.iota {axis = 0} : tensor<16x1xint32>
+%w = tensor.iota {axis = 1} : tensor<1x16xint32>
+%v = tensor.iota {axis = 1} : tensor<1x32xint32>
+%q = tensor.iota {axis = 0} : tensor<4x1xint32>
+%t = tensor.iota {axis = 1} : tensor<1x1024xint32>
+%p = tensor.iota {axis = 0} : tensor<2048x1xint32>
+%u = tensor.iota {axis = 1} : tensor<1x2xint32>
+%d = tensor.iota {axis = 0} : tensor<2x1x1xint32>
+%e = tensor.iota {axis = 1} : tensor<1x16x1xint32>
+%f = tensor.iota {axis = 2} : tensor<1x1x128xint32>
+"""
+TILE = "%{0} = tile.load %A[%i, %j] : tensor<32x128xfloat32>\n"  # of a row 32 vectors
+SUM = '%s = tensor.reduce %x {kind = "sum", axis = 0} : tensor<128xfloat32>\n'
+SUMS = TILE.format("x") + SUM
+READ_LATER = "%z = arith.add %{0}, %{0} : tensor<32x128xfloat32>\n"
+SMALL = """%y = tile.load %A[%h, %{0}] : tensor<16x{1}xfloat32>
+%s = tensor.reduce %y {{kind = "sum", axis = 0}} : tensor<{1}xfloat32>
+"""
+LOOP = """%r = scf.for %c0, %c8, %c1[%x] : tensor<32x128xfloat32> (%k: int32, %g: tensor<32x128xfloat32>) {{
+  {}
+  scf.yield [%g]
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (SUMS, 1), (SUMS.replace("load %A[%i, %j]", "load_block %A[%c0, %c0] {axes = (0, 1)}"), 1),
+        ("%x = arith.constant {value = 1.0} : tensor<32x128xfloat32>\n" + SUM, None), (TILE.format("x"), None),
+        (SMALL.format("w", 16), None), (SMALL.format("v", 32), 1),  # an element for each thread, and two
+        # What is there at the reduction: each tile has 128 elements for 32 threads.
+        (TILE.format("y") + SUMS + READ_LATER.format("y"), 2), (TILE.format("y") + SUMS, 1),
+        (TILE.format("y") + READ_LATER.format("y") + SUMS, 1),
+        (SMALL.format("v", 32).replace("%s", "%t") + SUMS + "%z = arith.add %y, %y : tensor<16x32xfloat32>\n", 1),
+        # Constants and numbers in order are not held, nor is what is made later.
+        ("%y = arith.constant {value = 1.0} : tensor<32x128xfloat32>\n" + SUMS + READ_LATER.format("y"), 1),
+        (SUMS + TILE.format("y") + READ_LATER.format("y"), 1),
+        # What loops carry, and load on each turn; what is read in them is held all the while.
+        (TILE.format("x") + LOOP.format("") + SUM, 1), (TILE.format("x") + LOOP.format(TILE.format("y")) + SUM, 2),
+        (TILE.format("x") + LOOP.format(SUM) + READ_LATER.format("x"), 2),
+        (TILE.format("y") + TILE.format("x") + LOOP.format(SUM + READ_LATER.format("y")), 4),
+        # The smallest elements that its tile was loaded from count, not those of tiles of other shapes.
+        (TILE.format("a").replace("float32", "float16").replace("A", "F")
+         + "%x = arith.cast %a : tensor<32x128xfloat32>\n" + SUM, 1),
+        ("%a = tile.load %F[%q, %t] : tensor<4x1024xfloat16>\n%b = tile.load %A[%q, %t] : tensor<4x1024xfloat32>\n"
+         "%y = arith.cast %a : tensor<4x1024xfloat32>\n%x = arith.add %y, %b : tensor<4x1024xfloat32>\n"
+         + SUM.replace("128", "1024"), 4),
+        (SUMS.replace("axis = 0", "axis = 1").replace("<128x", "<32x"), None),
+        # Between dimensions what lies behind is kept; with two numbers in a row there is less than a vector.
+        ("%x = tile.load %B[%d, %e, %f] : tensor<2x16x128xfloat32>\n"
+         + SUM.replace("axis = 0", "axis = 1").replace("<128x", "<2x128x"), 1),
+        ("%x = tile.load %A[%p, %u] : tensor<2048x2xfloat32>\n" + SUM.replace("<128x", "<2x"), 1),
+    ],
+)  # fmt: skip
+def test_how_many_warps_a_kernel_has_elements_for(body: str, expected: int | None) -> None:
+    assert chosen(body) == expected
+
+
+def test_without_a_target_or_with_as_few_threads_nothing_is_chosen() -> None:
+    assert chosen(SUMS, target=None) is chosen(SUMS, threads=32) is None
+
+
+def chosen(body: str, threads: int = 256, target: str | None = "cuda:90") -> object:
+    parameters = "A: 32*128*float32, B: 2*16*128*float32, F: 32*128*float16"
+    made = program(HEAD + body, parameters=parameters, target=target and Target.parse(target))
+    kernel = kernel_of(made)
+    assert isinstance(kernel, KernelOp)
+    kernel.set_attribute("threads", threads)
+    LimitWarps().run(made)
+    return kernel.option("num_warps")

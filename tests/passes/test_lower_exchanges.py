@@ -73,6 +73,67 @@ def test_scatter(kind: str, size: int, count: int, asked: bool) -> None:
         assert found[0].tolist() == held
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("add", "float32"), ("max", "float32"), ("cas", "int32"), ("number", "int32")],
+)
+def test_scatter_of_other_values(kind: str, dtype: str) -> None:
+    """Floats, numbers that are written where an expected one stands, and the last of several that are written."""
+    size, count = 4, 16
+    body, parameters = _scatter("max" if kind == "number" else kind, size, count, dtype, "")
+    if kind == "cas":
+        body = body.replace("%v, %p {", "%v, %p compare=%e {")
+        expected = f"%e = tile.load %E[%i] {{guarded = true}} : tensor<{count}x{dtype}>\n%y, %b"
+        body, parameters = body.replace("%y, %b", expected), f"{parameters}, E: {count}*{dtype}"
+    if kind == "number":
+        body = body.replace("scatter %x, %v", "scatter %x, %i")
+    rng = np.random.default_rng(5)
+    into, values = rng.integers(0, 3, size).astype(dtype), rng.integers(0, 3, count).astype(dtype)
+    arguments = [into, rng.integers(-1, size + 1, count, np.int32), values]
+    arguments += [rng.integers(0, 3, count).astype(dtype)] if kind == "cas" else []
+    meant = _results(body, parameters, arguments)
+    found = _results(body, parameters, arguments, LowerExchanges())
+    assert [each.tolist() for each in found] == [each.tolist() for each in meant]
+    assert meant[0].tolist() != into.tolist()
+
+
+def test_sums_of_floats_may_associate_in_another_way() -> None:
+    for kind, dtype, allowed in (
+        ("add", "float32", {"reassociation"}),
+        ("max", "float32", set()),
+        ("add", "int32", set()),
+    ):
+        body, parameters = _scatter(kind, 4, 16, dtype, "")
+        assert LowerExchanges().allowances(program(body, parameters=parameters)) == allowed
+
+
+@pytest.mark.parametrize(("size", "count", "dtype"), [(1 << 15, 1 << 15, "int32"), (1 << 16, 1 << 15, "int64")])
+def test_places_are_sorted_in_64_bits_where_place_and_number_need_them(size: int, count: int, dtype: str) -> None:
+    """15 * 16 / 2 steps sort, 15 combine."""
+    body, parameters = _scatter("min", size, count, "int32", "")
+    filecheck(
+        after([LowerExchanges()], body[: body.index("%low")], parameters=parameters),
+        f"""
+        CHECK: scf.for %c0, %c120, %c1{{{{.*}}}} : int32, int32, tensor<{count}x{dtype}>
+        CHECK: scf.for %c0, %c15, %c1
+        """,
+    )
+
+
+def test_integers_alone_are_sorted_without_their_places() -> None:
+    body = """%x = tile.load %A[%i] {guarded = true} : tensor<8xint32>
+    %y, %o = tensor.sort %x {axis = 0, descending = true} : tensor<8xint32>, tensor<8xint32>
+    tile.store %y, %A[%i] {guarded = true}"""
+    head, places = "%i = tensor.iota {axis = 0} : tensor<8xint32>\n", "\ntile.store %o, %O[%i] {guarded = true}"
+    numbers = np.array([3, -1, 3, 7, 0, 0, -5, 2], np.int32)
+    for more, order in (("", [0] * 8), (places, [3, 0, 2, 7, 4, 5, 1, 6])):
+        found = _results(
+            head + body + more, "A: 8*int32, O: 8*int32", [numbers, np.zeros(8, np.int32)], LowerExchanges()
+        )
+        assert [each.tolist() for each in found] == [sorted(numbers.tolist(), reverse=True), order]
+    assert "\n".join(after(LowerExchanges(), head + body, parameters="A: 8*int32")).count("tensor.gather") == 1
+
+
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), [((1,), 0), ((2,), 0), ((13,), 0), ((32,), 0), ((3, 6), 1), ((6, 3), 0)])
 def test_sort(shape: tuple[int, ...], axis: int, descending: bool) -> None:

@@ -89,6 +89,86 @@ def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
     )
 
 
+def test_a_gemm_of_tiles_with_a_leading_1_adds_to_a_matrix() -> None:
+    body = """
+    %a = tile.alloc : buffer<8*16*float16, shared>
+    %b = tile.alloc : buffer<1*16*32*float16, shared>
+    %c = tile.alloc : buffer<1*8*32*float32, fragment>
+    tile.gemm %a, %b, %c
+    tile.gemm %a, %b, %c {clear = true}"""
+    filecheck(
+        lowered("A: 4*float16", body)[3:],
+        """
+        %a_1 = tile.read %a : tensor<8x16xfloat16>
+        %b_1 = tile.read %b : tensor<1x16x32xfloat16>
+        %b_2 = tensor.reshape %b_1 : tensor<16x32xfloat16>
+        %c_1 = tile.read %c : tensor<1x8x32xfloat32>
+        %c_2 = tensor.reshape %c_1 : tensor<8x32xfloat32>
+        %c_3 = tensor.dot %a_1, %b_2, %c_2 : tensor<8x32xfloat32>
+        %c_4 = tensor.reshape %c_3 : tensor<1x8x32xfloat32>
+        tile.write %c_4, %c
+        %a_2 = tile.read %a : tensor<8x16xfloat16>
+        %b_3 = tile.read %b : tensor<1x16x32xfloat16>
+        %b_4 = tensor.reshape %b_3 : tensor<16x32xfloat16>
+        %c_5 = tensor.dot %a_2, %b_4, %c0p0 : tensor<8x32xfloat32>
+        %c_6 = tensor.reshape %c_5 : tensor<1x8x32xfloat32>
+        tile.write %c_6, %c
+        """,
+    )
+
+
+def test_what_is_written_has_the_name_of_its_buffer_unless_it_has_one_and_is_used() -> None:
+    body = """
+    %t = tile.alloc : buffer<float32, local>
+    %u = tile.alloc : buffer<4*float32, local>
+    tile.fill %f, %t
+    %x = tile.load %A[%c0] : float32
+    tile.fill %x, %t
+    %y = arith.mul %x, %x : float32
+    tile.fill %y, %t
+    %0 = arith.mul %y, %x : float32
+    tile.fill %0, %t
+    %1 = arith.mul %0, %y : float32
+    tile.fill %y, %u"""
+    filecheck(
+        lowered("A: 4*float32, f: float32", body)[2:],
+        """
+        tile.write %f, %t
+        %x = tile.load %A[%c0] : float32
+        tile.write %x, %t
+        %y = arith.mul %x, %x : float32
+        tile.write %y, %t
+        %t_1 = arith.mul %y, %x : float32
+        tile.write %t_1, %t
+        %0 = arith.mul %t_1, %y : float32
+        %u_1 = tensor.broadcast %y : tensor<4xfloat32>
+        tile.write %u_1, %u
+        """,
+    )
+
+
+def test_a_sort_gives_places_too_and_sorts_truth_values_as_integers() -> None:
+    head = "%i = tile.alloc : buffer<4*8*int32, fragment> "
+    for dtype, sort in (("int8", "{axis = 0}"), ("bool", "{axis = 1, descending = true}")):
+        head += f"%{dtype} = tile.alloc : buffer<4*8*{dtype}, fragment> tile.sort %{dtype}, %{dtype}, %i {sort} "
+    filecheck(
+        lowered("A: 4*float32", head)[2:],
+        """
+        %int8_1 = tile.read %int8 : tensor<4x8xint8>
+        %int8_2, %i_1 = tensor.sort %int8_1 {axis = 0} : tensor<4x8xint8>, tensor<4x8xint32>
+        tile.write %int8_2, %int8
+        tile.write %i_1, %i
+        %bool = tile.alloc : buffer<4*8*bool, fragment>
+        %bool_1 = tile.read %bool : tensor<4x8xbool>
+        %bool_2 = arith.cast %bool_1 : tensor<4x8xint32>
+        %bool_3, %i_2 = tensor.sort %bool_2 {axis = 1, descending = true} : tensor<4x8xint32>, tensor<4x8xint32>
+        %bool_4 = arith.cast %bool_3 : tensor<4x8xbool>
+        tile.write %bool_4, %bool
+        tile.write %i_2, %i
+        """,
+    )
+
+
 @pytest.mark.parametrize(
     ("types", "dtypes"),
     [
@@ -96,12 +176,14 @@ def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
         (("float8_e4m3fn", "float16"), ["float16", "float16"]),
         (("float8_e4m3fn", "float8_e5m2"), ["float8_e4m3fn", "float8_e5m2"]),  # legalize-arith converts these
         (("int8", "uint8"), ["int8", "uint8"]),
+        (("int8", "float16"), ["int8", "float16"]),
+        (("float16", "int8"), ["float16", "int8"]),
         (("float16", "bfloat16"), ["float32", "float32"]),
     ],
 )
 def test_operands_of_two_types_are_multiplied_in_one_that_holds_both(types: tuple[str, str], dtypes: list[str]) -> None:
     a, b = types
-    total = "int32" if a == "int8" else "float32"
+    total = "int32" if b == "uint8" else "float32"
     made = lowered(
         "A: 4*float16",
         f"""%a = tile.alloc : buffer<16*16*{a}, shared> %b = tile.alloc : buffer<16*16*{b}, shared>
@@ -112,12 +194,13 @@ def test_operands_of_two_types_are_multiplied_in_one_that_holds_both(types: tupl
     assert [types_of[each] for each in operands] == dtypes
 
 
-def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> None:
+@pytest.mark.parametrize(("shape", "ours", "theirs"), [("9,", "1,", "2,"), ("1, 9", "0, 1", "1, 2")])
+def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape(shape: str, ours: str, theirs: str) -> None:
     # Without a reshape, for which Triton would exchange elements between threads.
-    body = """
+    body = f"""
     %t = tile.alloc : buffer<1*9*float32, fragment>
-    tile.copy %A[%bx, %c2, %c0], %t {shape = (9,), source_axes = (2,), target_axes = (1,)}
-    tile.copy %t, %B[%bx, %c2, %c0] {shape = (9,), source_axes = (1,), target_axes = (2,)}"""
+    tile.copy %A[%bx, %c2, %c0], %t {{shape = ({shape}), source_axes = ({theirs}), target_axes = ({ours})}}
+    tile.copy %t, %B[%bx, %c2, %c0] {{shape = ({shape}), source_axes = ({ours}), target_axes = ({theirs})}}"""
     filecheck(
         lowered("A: 3*5*9*float32, B: 3*5*9*float32", body)[1:],
         """
@@ -130,7 +213,26 @@ def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> 
     )
 
 
+def test_the_value_outside_is_of_global_memory() -> None:
+    body = """%t = tile.alloc : buffer<4*float32, shared> %u = tile.alloc : buffer<2*float32, shared>
+      tile.copy %A[%c1], %u {shape = (2,), source_axes = (0,), target_axes = (0,), safe_value = 2.0}
+      tile.copy %t[%c1], %u {shape = (2,), source_axes = (0,), target_axes = (0,), safe_value = 2.0}"""
+    loads = [line for line in lowered("A: 9*float32", body) if "tile.load" in line]
+    filecheck(
+        loads,
+        """
+        %u_1 = tile.load %A[%1] other=%c2p0 : tensor<2xfloat32>
+        %u_2 = tile.load %t[%1] : tensor<2xfloat32>
+        """,
+    )
+
+
 COPIES = {
+    "chip_ones": """%t = tile.alloc : buffer<1*7*float32, shared> %u = tile.alloc : buffer<7*float32, shared>
+        tile.copy %A[%bx, %c2, %c0], %t {shape = (7,), source_axes = (2,), target_axes = (1,)}
+        tile.copy %t, %u {shape = (7,), source_axes = (1,), target_axes = (0,)}
+        tile.copy %u, %t {shape = (7,), source_axes = (0,), target_axes = (1,)}
+        tile.copy %t, %B[%bx, %c1, %c0] {shape = (7,), source_axes = (1,), target_axes = (2,)}""",
     "element_rows": """%t = tile.alloc : buffer<8*float32, shared>
         tile.copy %A[%c1, %bx, %c3], %t {shape = (8,), source_axes = (2,), target_axes = (0,)}
         tile.copy %t, %B[%c2, %bx, %c0] {shape = (8,), source_axes = (0,), target_axes = (2,)}""",
@@ -235,6 +337,20 @@ def test_a_reduction_to_one_element_and_its_nans(kind: str) -> None:
         if position is not None:
             inputs[position[0]][position[1]] = np.nan
         check_pass(LowerTileOps(), func, inputs)
+
+
+def test_a_scan_multiplies_by_factors() -> None:
+    body = """%t = tile.alloc : buffer<4*8*float32, fragment> %g = tile.alloc : buffer<4*8*float32, fragment>
+      tile.scan %t, %t factors=%g {kind = "linear", axis = 1}"""
+    filecheck(
+        lowered("A: 4*float32", body)[2:],
+        """
+        %t_1 = tile.read %t : tensor<4x8xfloat32>
+        %g_1 = tile.read %g : tensor<4x8xfloat32>
+        %t_2 = tensor.scan %t_1 factors=%g_1 {kind = "linear", axis = 1} : tensor<4x8xfloat32>
+        tile.write %t_2, %t
+        """,
+    )
 
 
 @pytest.mark.parametrize("reverse", ["true", "false"])

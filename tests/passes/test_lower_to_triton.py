@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from tests.passes.ir_cases import kernel
+from tests.support.programs import check_pass, inputs_for
 from tiledsl.analysis.affine import bounds, linear_form
-from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
+from tiledsl.ir.parser import parse_type
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
+from tiledsl.ir.types import BufferType
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lower_to_triton import LowerToTriton
+from tiledsl.passes.lower_to_triton import LowerToTriton, _max_offset
 from tiledsl.runtime.target import Target
 
 
@@ -458,3 +462,37 @@ def test_dependent_launches_are_a_hint_for_targets_that_have_them(target: Target
     program = lower("64*128*float16, global", ROWS, kernel='options = (("launch_pdl", 1),)', target=target)
     (launch,) = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
     assert ("launch_pdl" in dict(launch.options)) is kept
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((4, 8), (0, 2)), ((8, 4), (2, 0)), ((8,), (2,)), ((1, 8), (-1, 2)), ((4, 1, 8), (1, -1, 2)),
+        ((2, 4, 8), (0, 1, 2)), ((4, 8, 2), (1, 2, 0)), ((8, 1, 4), (2, -1, 0)), ((8, 2, 4), (2, 0, 1)),
+    ],
+)  # fmt: skip
+def test_blocks_through_descriptors_hold_the_same_elements(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Loaded from one place, also beyond the end, and stored to another; the dimensions of a tile in any order."""
+    starts, kind = "%c1, %bx, %c4", f"tensor<{'x'.join(map(str, shape))}xfloat32>"
+    body = f"""%x = tile.load_block %A[{starts}] {{axes = {axes}}} : {kind}
+      %y = tile.load_block %A[%c0, %bx, %c0] {{axes = {axes}}} : {kind}
+      %z = arith.add %x, %y : {kind}
+      tile.store_block %z, %B[%bx, %c0, %c4] {{axes = {axes}}}"""
+    func = kernel("A: 4*6*12*float32, B: 5*9*12*float32", body)
+    made = check_pass(LowerToTriton(), func, inputs_for(func))
+    descriptors = [op for op in made.walk() if isinstance(op, triton.DescriptorOp)]
+    assert len(descriptors) == 2  # one for each buffer
+    assert not any(isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)) for op in made.walk())
+
+
+@pytest.mark.parametrize(
+    ("type", "most"),
+    [
+        ("buffer<4*6*float32, global>", 23), ("buffer<m*6*float32, global>", 1 << 31),
+        ("buffer<4*6*float32, global, strides(8, 1)>", 29), ("buffer<m*6*float32, global, strides(8, 1)>", 1 << 31),
+        ("buffer<4*6*float32, global, strides(m, 1)>", 1 << 31), ("buffer<1*6*float32, global, strides(99, 2)>", 10),
+    ],
+)  # fmt: skip
+def test_the_offset_of_the_last_element(type: str, most: int) -> None:
+    buffer = parse_type(type)
+    assert isinstance(buffer, BufferType) and _max_offset(buffer) == most

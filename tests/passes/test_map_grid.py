@@ -10,12 +10,14 @@ import pytest
 import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import program as ir_program
-from tiledsl.dialects import arith, scf, tile
+from tiledsl.dialects import arith, scf, tile, triton
+from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.map_grid import MapGrid
+from tiledsl.runtime.target import Target
 
 
 def program(extents: tuple[int | str, ...], options: str = "()") -> Program:
@@ -80,7 +82,7 @@ def test_every_block_once(grid: tuple[int | str, ...], panel: int, order: str) -
     got = visited(lowered, sizes)
     assert len(got) == len(expected) and set(got) == expected
     kernel = next(op for op in lowered.root.walk() if isinstance(op, tile.KernelOp))
-    assert kernel.options == (("num_warps", 8),)
+    assert kernel.options == (("num_warps", 8),) and len(kernel.grid) == len(grid) - 1
 
 
 def test_panels_are_walked_down_first() -> None:
@@ -172,3 +174,96 @@ def test_a_grid_of_one_large_product_persists(columns: int, persists: bool) -> N
             T.copy(c, C[by * 128, bx * columns])
 
     assert ("programs" in tiledsl.compile(gemm, target="cuda:90").source) is persists
+
+
+PRODUCT = """%zero = arith.constant {value = 0.0} : tensor<128x256xfloat32>
+%z = arith.constant {value = 0.0} : float32
+%sums = scf.for %c0, %c8, %c1[%zero] {num_stages = 2} : tensor<128x256xfloat32>
+    (%k: int32, %acc: tensor<128x256xfloat32>) {
+  %a = tile.load_block %A[%bx, %k] {axes = (0, 1)} : tensor<128x64xfloat16>
+  %b = tile.load_block %B[%k, %bx] {axes = (0, 1)} : tensor<64x256xfloat16>
+  %d = tensor.dot %a, %b, %acc : tensor<128x256xfloat32>
+  scf.yield [%d]
+}
+tile.store_block %sums, %C[%bx, %c0] {axes = (0, 1)}
+"""
+FLOAT = "arith.constant {value = 0.0} : float32"
+NESTED = "scf.for %c0, %c8, %c1 (%l: int32) { tile.store %z, %C[%l, %l] scf.yield }\n"
+
+
+def looped(
+    body: str = PRODUCT,
+    grid: tuple[int | str, ...] = (12, 12),
+    target: str | None = "cuda:90",
+    options: str = "",
+    **of: Any,
+) -> tuple[scf.ForOp | None, tile.KernelOp]:
+    """The loop over the blocks of a kernel that map-grid makes persistent, and the kernel."""
+    parameters = "A: 4096*512*float16, B: 512*4096*float16, C: 4096*4096*float32, s: int32"
+    made = ir_program(body, parameters=parameters, grid=grid, target=target and Target.parse(target))
+    (kernel,) = (op for op in made.root.walk() if isinstance(op, tile.KernelOp))
+    kernel.set_option(options or "none", 2 if options else None)
+    MapGrid(**of).run(made)
+    verify(made.root)
+    first = next(op for op in kernel.body if not isinstance(op, (arith.ConstantOp, arith.BinaryOp)))
+    return (first if isinstance(first, scf.ForOp) and first.lower is kernel.body.args[0] else None), kernel
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (PRODUCT.replace("128x", "64x"), {}), (PRODUCT.replace("%c8, %c1[", "%s, %c1["), {}),
+        (PRODUCT.replace("scf.for %c0, ", "scf.for %s, "), {}),
+        (PRODUCT.replace("num_stages = 2", "num_stages = 3"), {}),
+        (PRODUCT.replace("%d =", "%x = tile.load %C[%k, %k] : float32\n%d ="), {}),
+        (PRODUCT + '%old = tile.atomic %z, %C[%c0, %c0] {kind = "add"} : float32\n', {}),
+        (PRODUCT + NESTED, {}), (PRODUCT.replace("%d =", NESTED + "%d ="), {}), (f"%z = {FLOAT} {NESTED}", {}),
+        (PRODUCT.replace("%d = tensor.dot %a, %b, %acc", "%e = tensor.dot %a, %b, %acc : tensor<128x256xfloat32>\n"
+                         "%d = tensor.dot %a, %b, %e"), {}),
+        (PRODUCT, {"grid": (132,)}), (PRODUCT, {"grid": (11, 12)}), (PRODUCT, {"grid": ("%s",)}),
+        (PRODUCT, {"target": "cuda:80"}), (PRODUCT, {"target": "cuda:100"}), (PRODUCT, {"target": "hip:gfx942"}),
+        (PRODUCT, {"target": None}), (PRODUCT, {"options": "num_ctas"}), (PRODUCT, {"flatten": False}),
+        (PRODUCT, {"persistent": 0}),
+    ],
+)  # fmt: skip
+def test_other_grids_than_those_of_large_products_do_not_persist(body: str, options: dict[str, Any]) -> None:
+    assert looped(body, **options)[0] is None
+
+
+@pytest.mark.parametrize("options", [{}, {"grid": (133,)}, {"grid": (7, 5, 4)}, {"grid": ("%s",), "persistent": 1}])
+def test_the_loop_over_blocks_of_a_persistent_grid(options: dict[str, Any]) -> None:
+    loop, kernel = looped(**options)
+    assert loop is not None and loop.flatten and len(kernel.grid) == 1 and not kernel.remarks
+    programs = kernel.grid[0].op
+    assert isinstance(programs, arith.MinOp) and isinstance(programs.lhs.op, triton.MultiprocessorsOp)
+    assert loop.step is kernel.grid[0] and (kernel.grid[0].name, kernel.body.args[0].name) == ("programs", "program")
+    assert programs.rhs is loop.upper or constant_of(programs.rhs) == constant_of(loop.upper)
+    assert [type(op) for op in kernel.body][-2:] == [scf.ForOp, scf.YieldOp] and loop.yielded == []
+
+
+def test_so_many_programs_for_each_multiprocessor_take_the_blocks() -> None:
+    loop, kernel = looped(persistent=3)
+    (programs,) = kernel.grid
+    assert loop is not None and isinstance(programs.op, arith.MinOp)
+    times = programs.op.lhs.op
+    assert isinstance(times, arith.MulOp) and constant_of(times.rhs) == 3
+
+
+@pytest.mark.parametrize(
+    ("stages", "target", "flattened"),
+    [(2, "cuda:90", True), (3, "cuda:90", False), (3, "cuda:80", True), (3, "hip:gfx942", True), (3, None, True)],
+)
+def test_loops_are_flattened_where_a_block_is_stored_while_the_next_is_loaded(
+    stages: int, target: str | None, flattened: bool
+) -> None:
+    """Of 232448 bytes the result takes 131072, and a stage 49152."""
+    body = PRODUCT.replace("num_stages = 2", f"num_stages = {stages}")
+    loop, kernel = looped(body, target=target, persistent=1)
+    assert loop is not None and loop.flatten is flattened
+    assert ["the persistent grid's loops are not flattened" in each for each in kernel.remarks] == [True] * (
+        not flattened
+    )
+    not_flat = looped(body, target=target, persistent=1, flatten=False)[0]
+    assert not_flat is not None and not not_flat.flatten
+    without, _ = looped(f"%z = {FLOAT} tile.store %z, %C[%c0, %c0]\n", target=target, persistent=1)
+    assert without is not None and without.flatten

@@ -20,6 +20,7 @@ HEAD = """
     %7 = arith.constant {value = 7} : int32
     %i = tensor.iota {axis = 0} : tensor<8xint32>
     %r = arith.sub %7, %i : tensor<8xint32>
+    %eight = arith.constant {value = 8} : int32
     %f = arith.constant {value = 1.0} : float32
     %one = arith.constant {value = 1.0} : tensor<8xfloat32>
 """
@@ -39,20 +40,39 @@ ADD = '%old = tile.atomic %one, %A[%r] {kind = "add"} : tensor<8xfloat32>\n'
 ADD_ONE = '%count = tile.atomic %f, %A[%1] {kind = "add"} : float32\n'
 RELEASE = ADD_ONE.replace('"add"', '"add", semantics = "release"')
 WRITE_ONE = "tile.store %f, %B[%1]\n"
+SAME_ADD = ADD.replace("%r", "%i")
+VIEW = "%V = tile.view %A : buffer<2*4*float32, global>\n"
+ROW = "%z = tile.load %V[%1, %p] : tensor<4xfloat32>\n"
+WALK = "%p = tensor.iota {axis = 0} : tensor<4xint32>\n"
+FOUR = "%h = arith.constant {value = 1.0} : tensor<4xfloat32>\n"
+
+
+def elements(*places: str) -> str:
+    return "".join(f"tile.store %f, %A[%{place}]\n" for place in places)
+
+
+def blocks(*starts: str) -> str:
+    return FOUR + "".join(f"tile.store_block %h, %A[%{start}] {{axes = (0,)}}\n" for start in starts)
+
+
+def rows(*starts: str) -> str:
+    """Rows of a matrix of two dimensions, which a block of one dimension walks."""
+    return FOUR + "".join(f"tile.store_block %h, %M[{start}] {{axes = (1,)}}\n" for start in starts)
 
 
 def ordered(body: str) -> list[str]:
     """The accesses and barriers of a kernel, in the order of its text, after the pass."""
-    text = f"""tile.func {{sym_name = "f", parameters = ("A", "B")}}
-      (%A: buffer<8*float32, global>, %B: buffer<8*float32, global>) {{
+    text = f"""tile.func {{sym_name = "f", parameters = ("A", "B", "M")}}
+      (%A: buffer<8*float32, global>, %B: buffer<8*float32, global>, %M: buffer<2*8*float32, global>) {{
       %grid = arith.constant {{value = 1}} : int32
       tile.kernel [%grid] (%bx: int32) {{ {HEAD} {body} scf.yield }}
     }}"""
     made = parse_program(text)
     OrderAccesses().run(made)
-    kinds = (tile.LoadOp, tile.StoreOp, tile.AtomicOp, thread.BarrierOp)
-    short = {"tile.load": "load", "tile.store": "store", "tile.atomic": "atomic", "thread.barrier": "|"}
-    return [short[op.name] for op in made.root.walk() if isinstance(op, kinds)]
+    kinds = (tile.LoadOp, tile.StoreOp, tile.LoadBlockOp, tile.StoreBlockOp, tile.AtomicOp, thread.BarrierOp)
+    return [
+        op.name.removeprefix("tile.").replace("thread.barrier", "|") for op in made.root.walk() if isinstance(op, kinds)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +101,33 @@ def ordered(body: str) -> list[str]:
         (READ.replace("%A", "%B") + RELEASE, "load | atomic"),
         (WRITE_OTHER + ADD_ONE, "store atomic"),
         (WRITE_ONE + RELEASE, "store atomic"),
+        ("%x = tile.load %B[%1] : float32\n" + RELEASE, "load atomic"),
+        ("%x = tile.load_block %B[%0] {axes = (0,)} : tensor<8xfloat32>\n" + RELEASE, "load_block | atomic"),
+        (WRITE_OTHER + RELEASE.replace("release", "acq_rel"), "store | atomic"),
+        (WRITE_OTHER + RELEASE.replace("release", "acquire"), "store atomic"),
+        # Atomic operations and blocks: which thread does what is not known.
+        (READ + SAME_ADD, "load | atomic"),
+        (SAME_ADD + WRITE, "atomic | store"),
+        ("%x = tile.load_block %A[%0] {axes = (0,)} : tensor<8xfloat32>\n" + WRITE, "load_block | store"),
+        (READ + "tile.store_block %one, %A[%0] {axes = (0,)}\n", "load | store_block"),
+        (elements("1", "3"), "store store"),
+        (elements("1", "1"), "store store"),
+        (blocks("0", "4", "0"), "store_block store_block | store_block"),
+        (blocks("4", "0"), "store_block store_block"),
+        (blocks("0", "3"), "store_block | store_block"),
+        (blocks("3", "0"), "store_block | store_block"),
+        (blocks("0") + elements("4"), "store_block store"),
+        (blocks("0") + elements("3"), "store_block | store"),
+        (elements("3") + blocks("4"), "store store_block"),
+        (elements("4") + blocks("1"), "store | store_block"),
+        (rows("%0, %0", "%1, %0"), "store_block store_block"),
+        (rows("%0, %0", "%bx, %0"), "store_block | store_block"),
+        (rows("%bx, %0", "%bx, %4"), "store_block store_block"),
+        # A view is other places of the same memory.
+        (VIEW + WRITE, "store"),
+        (WRITE + VIEW + WALK + ROW, "store | load"),
+        (WALK + VIEW + ROW + elements("7"), "load | store"),
+        (WALK + VIEW + "tile.store %f, %V[%0, %0]\n" + ROW, "store load"),
     ],
 )
 def test_straight_code(body: str, order: str) -> None:
@@ -110,7 +157,7 @@ def test_loops(body: str, order: str) -> None:
 
 
 def test_rows_of_other_iterations_are_other_places() -> None:
-    row = "%k8 = arith.add %k, %i : tensor<8xint32>\n"
+    row = "%k0 = arith.mul %k, %eight : int32\n%k8 = arith.add %k0, %i : tensor<8xint32>\n"
     assert ordered(looped(row + "%x = tile.load %B[%k8] : tensor<8xfloat32>\ntile.store %x, %A[%k8]\n")) == [
         "load",
         "store",
@@ -118,6 +165,59 @@ def test_rows_of_other_iterations_are_other_places() -> None:
     both = row + "tile.store %one, %A[%k8]\n"
     assert ordered(looped(both) + READ) == ["store", "|", "load"]
     assert ordered(looped(both + "%x = tile.load %A[%k8] : tensor<8xfloat32>\n")) == ["|", "store", "|", "load"]
+
+
+TWO = """%w = arith.add %k, %i : tensor<8xint32>
+%v = arith.{} %w, %eight : tensor<8xint32>
+tile.store %one, %A[%w]
+tile.store %one, %A[%v]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "step", "ordered_too"),
+    [
+        ("%w = arith.add %k, %i : tensor<8xint32>\ntile.store %one, %A[%w]\n", 1, True),
+        ("%w = arith.add %k, %i : tensor<8xint32>\ntile.store %one, %A[%w]\n", 7, True),
+        ("%w = arith.add %k, %i : tensor<8xint32>\ntile.store %one, %A[%w]\n", 8, False),
+        ("%w = arith.sub %i, %k : tensor<8xint32>\ntile.store %one, %A[%w]\n", 7, True),
+        ("%w = arith.sub %i, %k : tensor<8xint32>\ntile.store %one, %A[%w]\n", 8, False),
+        ("tile.store_block %one, %A[%k] {axes = (0,)}\n", 4, True),
+        ("tile.store_block %one, %A[%k] {axes = (0,)}\n", 8, False),
+        ("tile.store %f, %A[%k]\n", 1, False),
+        # Two places of an iteration, which another one reaches later, or never.
+        (TWO.format("add"), 8, True),
+        (TWO.format("add"), 16, False),
+        (TWO.format("add"), 15, True),
+        (TWO.format("sub"), 8, True),
+        (TWO.format("sub"), 16, False),
+        (TWO.format("sub"), 3, True),
+        # In every dimension.
+        ("tile.store_block %one, %M[%k, %k] {axes = (1,)}\n", 1, False),
+        ("tile.store_block %one, %M[%0, %k] {axes = (1,)}\n", 1, True),
+        ("tile.store_block %one, %M[%bx, %k] {axes = (1,)}\n", 1, True),
+        # What is not known to meet is as the program's author has it.
+        ("%w = arith.truncdiv %k, %3 : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
+        ("%w = arith.mul %k, %bx : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
+        ("%w = arith.mul %k, %k : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
+        ("tile.store_block %one, %A[%k] {axes = (0,)}\n", "bx", False),
+    ],
+)
+def test_iterations_that_write_the_same_elements_at_other_indices(
+    body: str, step: int | str, ordered_too: bool
+) -> None:
+    head = f"%step = arith.constant {{value = {step}}} : int32\n" if isinstance(step, int) else ""
+    loop = looped(body).replace("%1 (%k", f"%{'step' if head else step} (%k")
+    assert ("|" in ordered(head + loop)) is ordered_too
+
+
+def test_nested_loops_that_write_the_same_elements() -> None:
+    nest = """scf.for %0, %3, {} (%l: int32) {{ %p = arith.add %{}, %i : tensor<8xint32>
+      %q = arith.add %p, %{} : tensor<8xint32>\ntile.store %one, %A[%q] scf.yield }}\n"""
+    eight = "%8 = arith.constant {value = 8} : int32\n"
+    for step, places, barrier in (("%8", "kl", True), ("%8", "lb", False), ("%1", "lb", True), ("%8", "kb", True)):
+        names = [name.replace("b", "bx") for name in places]
+        assert ("|" in ordered(eight + looped(nest.format(step, *names)))) is barrier
 
 
 def test_branches() -> None:

@@ -396,15 +396,10 @@ def test_garbage_in_padding_does_not_reach_results() -> None:
     assert np.isfinite(arrays[1]).all()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "named"),
-    [((), set()), ((16,), set()), ((3,), set()), ((1,), {"contraction"}), ((16, 1), {"contraction"})],
-)
-def test_products_over_one_element_are_rounded_before_they_are_added(sizes: tuple[int, ...], named: set[str]) -> None:
-    body = ""
-    for inner in sizes:
-        body += f"""%a{inner} = arith.constant {{value = 1.0}} : tensor<16x{inner}xfloat16>
-            %b{inner} = arith.constant {{value = 1.0}} : tensor<{inner}x16xfloat16>
-            %z{inner} = arith.constant {{value = 0.0}} : tensor<16x16xfloat32>
-            %d{inner} = tensor.dot %a{inner}, %b{inner}, %z{inner} : tensor<16x16xfloat32>\n"""
-    assert PadTiles().allowances(program(body)) == named
+def test_products_with_an_inner_dimension_of_1_may_contract() -> None:
+    dot = """%a{0} = arith.constant {{value = 0.5}} : tensor<4x{0}xfloat32>
+    %b{0} = arith.constant {{value = 0.5}} : tensor<{0}x4xfloat32>
+    %c{0} = arith.constant {{value = 0.5}} : tensor<4x4xfloat32>
+    %d{0} = tensor.dot %a{0}, %b{0}, %c{0} : tensor<4x4xfloat32>\n"""
+    for inner, allowed in (((1,), {"contraction"}), ((2,), set()), ((2, 1), {"contraction"}), ((), set())):
+        assert PadTiles().allowances(program("".join(map(dot.format, inner)))) == allowed

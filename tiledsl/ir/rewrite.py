@@ -146,9 +146,8 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
         for rewrite in fitting:
             if rewrite(op, rewriter):
                 changes += 1
-                for value in operands:
-                    if not value.uses and value.op is not None:
-                        worklist[value.op] = None
+                unread = [value.op for value in operands if not value.uses and value.op is not None]
+                worklist.update(dict.fromkeys(unread))
                 fired.append(rewrite)
                 if changes > limit:
                     worst, times = Counter(getattr(each, "__name__", "?") for each in fired).most_common(1)[0]
@@ -156,4 +155,5 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
                 if op.parent is not None:
                     worklist[op] = None
                 break
+            assert op.parent is not None, f"{rewrite} erased {op.name} and says that it changed nothing"
     return changes

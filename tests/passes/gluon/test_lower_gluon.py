@@ -69,6 +69,17 @@ def test_persistent_programs_take_one_block_after_the_other(
     filecheck(lowered(grid, body), expected)
 
 
+@pytest.mark.parametrize(
+    ("place", "ring", "first"), [("%bx", "turns", "by"), ("%by", "turns", "bx"), ("%bx", "", "bx")]
+)
+def test_programs_that_run_at_the_same_time_load_the_same_tiles(place: str, ring: str, first: str) -> None:
+    """What a ring of turns loads does not depend on the index that changes fastest, if there is such an index."""
+    load = f'%z = tile.load_block %A[{place}, %c0] {{axes = (0, 1), ring = "{ring}"}} : tensor<16x32xfloat32>'
+    filecheck(
+        lowered(("%s", "%t"), load), f"CHECK: %item = gluon.work_item_id\nCHECK: %{first} = arith.truncmod %item,"
+    )
+
+
 def test_a_program_for_each_block() -> None:
     """The longest blocks come first."""
     filecheck(

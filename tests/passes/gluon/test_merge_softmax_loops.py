@@ -277,3 +277,31 @@ def test_what_the_loops_differ_in(before: str, plain: str, other: str, merged: b
     run(root, [given[0], found, *given[1:]])
     assert expected.any()
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("differ", ["one", "two", "last", "both", "first"])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        "%b0 %b1 %b2 %b3 %b4 %b5", "%b0 %b1 %b1 %b3 %b3 %b5", "%c0 %b1 %b1 %b3 %b3 %b5", "%c0 %c3 %c3 %c5 %c5 %c8",
+        "%c0 %b1 %b2 %b3 %b3 %b5", "%c0 %c2 %c1 %c5 %b3 %c8",
+    ],
+)  # fmt: skip
+def test_loops_of_any_bounds_run_one_after_the_other(bounds: str, differ: str) -> None:
+    """Also those that do not run at all, or begin before the last one ended."""
+    others = {"one": (1,), "two": (1, 2), "last": (2,), "both": (0, 2), "first": (0,)}[differ]
+    ends, loops = bounds.split(), []
+    for number in range(3):
+        body = f"%y = arith.add %at, {'%c2.0' if number in others else '%u'} : float32"
+        start = f"%sum{number}" if number else "%c0.5"
+        loops.append(CHAIN.format(number + 1, ", ".join(ends[2 * number : 2 * number + 2]), start, body))
+    body = "\n".join([*loops, "tile.store %sum3, %B[%c0]"])
+    numbers = ", ".join(f"b{number}: int32" for number in range(6))
+    for given in ((0, 2, 2, 4, 4, 5), (1, 3, 5, 6, 2, 4), (3, 1, 4, 2, 0, 2), (0, -2, 1, 3, 5, 4), (-2, 0, 0, 0, 0, 3)):
+        root = kernel(f"A: 4*float32, B: 4*float32, f: float32, g: float32, {numbers}", body)
+        expected, found = np.zeros(4, np.float32), np.zeros(4, np.float32)
+        run(root, [expected, expected, 1.5, -2.25, *given])
+        assert merge_softmax_loops(loops_of(root))
+        verify(root)
+        run(root, [found, found, 1.5, -2.25, *given])
+        np.testing.assert_array_equal(found, expected)

@@ -10,6 +10,7 @@ from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.types import TensorType
 from tiledsl.passes.predicate_loads import is_movable, sources_of
 
 # What the threads of a block wait for each other in, or what takes long.
@@ -52,7 +53,8 @@ def _advance(region: Region, threads: int) -> None:
     known: dict[Value, int] = {}  # behind how many of them a value can be computed
     fixed = 0  # behind how many stands what no load passes
     for op in list(region):
-        if is_movable(op) and not isinstance(op, _WAITS) and all(prod(value.shape) <= threads for value in op.results):
+        tiles = [value for value in op.results if isinstance(value.type, TensorType)]
+        if is_movable(op) and not isinstance(op, _WAITS) and all(prod(value.shape) <= threads for value in tiles):
             first = max((known.get(value, 0) for value in op.operands), default=0)
             if isinstance(op, tile.LoadOp):
                 first = max(first, fixed)

@@ -29,7 +29,7 @@ tests/dialects/test_math_functions.py::test_triton_has_it[erfc]
 tests/dialects/test_math_functions.py::test_the_language_has_what_python_computes
 tests/language/test_values.py::test_functions
 tests/autotune/test_own_search.py tests/autotune/test_search.py::test_no_configuration_is_asked_for_twice_but_by_halving
-tests/test_cli_json.py tests/test_docs.py::test_the_table_of_passes_is_the_pipeline
+tests/test_cli_json.py tests/passes/test_pipeline.py::test_the_table_of_passes_is_the_pipeline
 """
 
 

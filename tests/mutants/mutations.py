@@ -19,7 +19,7 @@ ARITHMETIC = {
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
 COMMUTE = {
-    "min", "max", "gcd", "of_kinds", "same_value", "same_place", "dot_dtype", "isclose", "suppress", "broadcast_shapes",
+    "min", "max", "gcd", "same_value", "same_place", "dot_dtype", "isclose", "suppress", "broadcast_shapes",
     "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp",
 }  # fmt: skip
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}

@@ -26,13 +26,14 @@ BOUNDS_TESTS := tests/test_cli.py tests/frontend tests/test_graphs.py tests/test
 	tests/runtime/test_launch.py tests/autotune/test_store.py tests/autotune/test_engine.py tests/autotune/test_progress.py \
 	tests/codegen/test_targets.py tests/codegen/test_operations.py tests/certificate/test_memory.py tests/ir
 
-.PHONY: help report demo dist bounds editors interchange test test-benchmarks types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help report demo dist bounds editors interchange test test-slow test-benchmarks types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "                     (CPU=1 on the first call: a torch without CUDA, 0.2 GB instead of gigabytes)"
-	@echo "make test            run the tests but those of benchmarks/ (WORKERS=$(WORKERS))"
+	@echo "make test            run the tests but the slow ones and those of benchmarks/ (WORKERS=$(WORKERS); TESTS=\"tests/ir\": these, slow or not)"
+	@echo "make test-slow       run the slow ones: whole tunings, processes that are killed, compilers"
 	@echo "make test-benchmarks run those"
 	@echo "make fuzz            random programs against an oracle (COUNT=10000 SEED=0 FUZZ=\"--device cuda\"); findings go to build/fuzz"
 	@echo "                     FUZZ=\"--no-run --compile cuda:80,cuda:90,cuda:100,gfx942\": compiles all by both Tritons, without a GPU"
@@ -95,7 +96,10 @@ demo: $(READY)
 
 test: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
-		$(RUN) -m pytest -q -n $(WORKERS) --dist loadscope $(or $(TESTS),--ignore=tests/benchmarks tests)
+		$(RUN) -m pytest -q -n $(WORKERS) --dist loadscope $(or $(TESTS),-m "not slow" --ignore=tests/benchmarks tests)
+
+test-slow:
+	@$(MAKE) --no-print-directory test TESTS="-m slow --ignore=tests/benchmarks tests"
 
 test-benchmarks: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope tests/benchmarks

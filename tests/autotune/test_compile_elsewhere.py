@@ -18,6 +18,7 @@ from tiledsl.autotuner.compiling import triton_cache
 BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 
 
+@pytest.mark.slow
 def test_artifacts_come_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler and two workers that share no cache folder with each other or the tuner, as on other machines."""
     distributed = pytest.importorskip("distributed")

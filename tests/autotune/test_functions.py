@@ -212,6 +212,7 @@ def test_without_a_gpu_the_clock_on_the_wall_counts() -> None:
     assert {trial.timing for trial in result.trials} == {"wall clock"}
 
 
+@pytest.mark.slow
 def test_tuned_functions_inside() -> None:
     """The kernel inside is tuned when a configuration first calls it, before that is timed; on disk for itself."""
     events: list[str] = []

@@ -18,6 +18,7 @@ from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
 
 
+@pytest.mark.slow
 def test_a_configuration_that_ends_its_process_costs_only_itself() -> None:
     x = torch.randn(64)
     result = double.tune(x)

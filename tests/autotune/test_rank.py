@@ -34,6 +34,7 @@ def program_for(config: Mapping[str, Any]) -> Any:
     return kernels.gemm.program_for(SIZES, config)
 
 
+@pytest.mark.slow
 def test_3456_configurations_take_less_than_ten_seconds_of_one_core() -> None:
     start = time.process_time()
     configs = check_configs(SPACE, kernels.gemm.signature, "gemm")

@@ -147,6 +147,7 @@ def recorded(cache_dir: Path) -> Counter[str]:
     return Counter(json.loads(line)["key"] for line in lines(best.parent / "trials.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_engine_is_killed_eight_times_and_goes_on_where_it_was(
     engine: Any, cache_dir: Path, tmp_path: Path
 ) -> None:

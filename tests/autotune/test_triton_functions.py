@@ -29,6 +29,7 @@ def tuner(configs: Any, function: Any = scale, **options: Any) -> Any:
     return tiledsl.autotune(configs=configs, **{"grid": grid, "ref_prog": scaled, "timer": TIMER, **options})(function)
 
 
+@pytest.mark.slow
 def test_the_fastest_configuration_that_is_right_runs(stages: Counter[str]) -> None:
     """One that ends its process, one that does not compile and one that is wrong cost only themselves."""
     configs = [

@@ -152,6 +152,7 @@ def test_three_consumers_do_not_swap_halves_of_registers() -> None:
     assert "_packed(weights)" in kernel.source and not re.search(r"\bPRMT\b", kernel.asm["sass"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["installed", "3.6"])
 def test_compiles_with_products_in_flight_and_registers_for_all(
     version: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -218,6 +218,7 @@ def _dots() -> list[tuple[str, str, str]]:
     return [(*pair, sums[number % len(sums)]) for number, (pair, sums) in enumerate(pairs.items())]
 
 
+@pytest.mark.slow
 def test_products() -> None:
     """Operands hold all values of 8 bits, in all pairs; integers are right to the last bit, whatever wraps."""
     failed = [f"{types}: {text}" for types in _dots() if supports(*types) and (text := _product(*types))]

@@ -166,6 +166,7 @@ def test_what_the_compiler_refuses(
         assert named in path.read_text().splitlines()[caught.value.loc.line - 1]
 
 
+@pytest.mark.slow
 def test_gluon_from_each_level(tmp_path: Path) -> None:
     """Its metadata counts the producer's warps, its ttgir does not."""
     sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64}

@@ -65,7 +65,9 @@ def compiled(program: Any, **options: Any) -> Any:
 BACKENDS = ["eager", "aot_eager", *(["inductor"] if shutil.which("g++") else [])]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(each, marks=[pytest.mark.slow] * (each == "inductor")) for each in BACKENDS]
+)
 def test_compile_full_graph(backend: str) -> None:
     kernel = compiled(scaled(), out_idx=-1)
     function = lambda x, s: kernel(x + 1, s, 3).relu() * 2

@@ -158,6 +158,7 @@ def test_workers_of_a_data_loader_run_kernels(start: str) -> None:
         assert torch.equal(found, each)
 
 
+@pytest.mark.slow
 def test_ranks_of_a_job_train_together(tmp_path: Path) -> None:
     """DistributedDataParallel over gloo: the mean of both ranks' gradients, which are those of the whole batch."""
     code = f"""

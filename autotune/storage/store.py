@@ -188,6 +188,8 @@ class Store:
                 _log.info("autotune: waiting for another process that tunes %s", self.key.kernel)
                 lock.acquire(timeout=timeout)
             self._locked = True
+            for left in self.folder.glob(".key.json-*.tmp"):  # by one that was killed while it wrote
+                left.unlink(missing_ok=True)
             self._write_key()
         except Timeout:
             self._stop(

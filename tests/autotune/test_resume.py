@@ -104,6 +104,14 @@ def test_one_of_several_processes_tunes_and_the_others_use_it(count: int, tmp_pa
     assert Counter(lines(log)).total() == len(CONFIGS) + 1
 
 
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "cache", KEY)
+    store.folder.mkdir(parents=True)
+    (store.folder / ".key.json-0123abcd.tmp").write_bytes(b"{")
+    with store.lock():
+        assert {path.name for path in store.folder.iterdir()} == {"key.json", "lock"}
+
+
 def test_the_lock_of_a_process_that_dies_is_free(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
     holder = start(lambda: tune(root, log, delay=0.2))

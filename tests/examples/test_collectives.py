@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.example_modules import EXAMPLES
 
 TITLES = (
@@ -30,5 +32,6 @@ def lines_of(*arguments: str, **variables: str) -> list[str]:
 EXPECTED = [f"{title} on 2 ranks: matches torch" for title in TITLES]
 
 
+@pytest.mark.slow
 def test_two_ranks_match_torch() -> None:
     assert lines_of(CUDA_VISIBLE_DEVICES="") == EXPECTED

@@ -148,6 +148,7 @@ def assert_alike(ours: CompiledKernel, theirs: CompiledKernel) -> None:
     assert ours.resources.registers <= theirs.resources.registers + 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("causal", "dim", "block", "warps"), [(False, 64, 64, 4), pytest.param(True, 128, 128, 8, id="causal")]
 )
@@ -170,6 +171,7 @@ def test_attention_compiles_to_what_the_handwritten_kernel_does(
     assert_alike(ours, theirs)
 
 
+@pytest.mark.slow
 def test_gemm_compiles_to_what_the_handwritten_kernel_does() -> None:
     size = {"M": 8192, "N": 8192, "K": 2048}
     source, ours = compiled(load_example("gemm_lazy").matmul_relu, [-1], *size.values(), 128, 256, 64)

@@ -112,6 +112,14 @@ def test_strict_fingerprints_tell_orders_apart() -> None:
         assert equal(dot(a[:, 16:], b[16:], dot(a[:, :16], b[:16], None)), dot(a, b, None))
 
 
+def test_a_product_of_nothing_but_zeros_is_a_known_zero() -> None:
+    """Whether it is added to zeros or to nothing: what is computed of it is the same."""
+    dot, exponential = ExactAlgebra().dot("float16", "float16", "float32"), ExactAlgebra().math("exp2", *["float32"] * 2)
+    a, zeros = elements("a", 4, 32), numbers(np.zeros((32, 5)))
+    for made in (dot(a, zeros, None), dot(a, zeros, numbers(np.zeros((4, 5))))):
+        assert same(exponential(made), numbers(np.ones((4, 5))))
+
+
 def test_recurrences_are_compared_where_they_are_finite() -> None:
     old, new = numbers([1.0, 2.0, np.inf]), numbers([1.0, np.nan, 3.0])
     assert first_difference(old, new) is not None

@@ -490,8 +490,7 @@ class ExactAlgebra(Algebra):
         return compute
 
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
-        if start is None:
-            return np.where(product == _ZERO, _ZERO, modular.symbol(name, product, _ZERO))
+        start = _ZERO | _KNOWN if start is None else start
         return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
 
 

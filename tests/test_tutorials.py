@@ -74,7 +74,11 @@ def own_modules(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem == "inference-engineer")) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_the_tutorial_is_as_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = list(steps(page))

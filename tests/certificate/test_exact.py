@@ -114,7 +114,10 @@ def test_strict_fingerprints_tell_orders_apart() -> None:
 
 def test_a_product_of_nothing_but_zeros_is_a_known_zero() -> None:
     """Whether it is added to zeros or to nothing: what is computed of it is the same."""
-    dot, exponential = ExactAlgebra().dot("float16", "float16", "float32"), ExactAlgebra().math("exp2", *["float32"] * 2)
+    dot, exponential = (
+        ExactAlgebra().dot("float16", "float16", "float32"),
+        ExactAlgebra().math("exp2", *["float32"] * 2),
+    )
     a, zeros = elements("a", 4, 32), numbers(np.zeros((32, 5)))
     for made in (dot(a, zeros, None), dot(a, zeros, numbers(np.zeros((4, 5))))):
         assert same(exponential(made), numbers(np.ones((4, 5))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tiledsl
@@ -15,9 +16,11 @@ from tests.support.example_modules import load_example
 from tests.support.latent_attention import decode, decode_paged
 from tests.support.mutated import mutate
 from tests.support.random_sources import random_source
+from tiledsl.certificate.algebra import Algebra
 from tiledsl.certificate.check import Check
+from tiledsl.certificate.executor import run
 from tiledsl.certificate.reduction import reduced
-from tiledsl.certificate.translation import OTHER_INPUTS, check_translation
+from tiledsl.certificate.translation import OTHER_INPUTS, arguments_for, check_translation
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.dialects import scf
@@ -348,3 +351,45 @@ def test_what_the_stand_ins_lack_is_unknown() -> None:
     kernel.module = replace(kernel.module, source=kernel.source.replace("tl.dot(", "tl.dot_of_tomorrow("))
     (check,) = check_translation(kernel, passes=False)
     assert check.status == "unknown" and "dot_of_tomorrow" in check.detail
+
+
+@pytest.mark.parametrize(("begins", "times"), [("", 1), ("B[i, j] = sign", 16)], ids=["written first", "read first"])
+def test_variables_of_a_parallel_are_each_lanes_own(begins: str, times: int) -> None:
+    """Not one that is read first: it carries what the iteration before left."""
+    products = []
+
+    class Counted(Algebra):
+        def binary(self, name: str, dtype: str) -> Any:
+            compute = super().binary(name, dtype)
+            return lambda *values: (products.append(name), compute(*values))[1] if name == "mul" else compute(*values)
+
+    text = f"""
+@T.prim_func
+def signed(A: T.Tensor((4, 4), "float32"), B: T.Tensor((4, 4), "float32")):
+    with T.Kernel(1, threads=32):
+        sign = T.alloc_var("float32")
+        for i, j in T.Parallel(4, 4):
+            {begins or "pass"}
+            if A[i, j] > 0:
+                sign = 1.0
+            else:
+                sign = -1.0
+            B[i, j] = sign * A[i, j]
+"""
+    x = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
+    (made,) = run(tiledsl.parse(text).build((1,)), [x, None], algebra=Counted(), lanes=True)
+    assert (made == np.abs(x)).all() and len(products) == times
+
+
+def test_a_size_that_blocks_walk_along_one_by_one_is_small() -> None:
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def rows(A: T.Tensor((n, 512), "float32"), B: T.Tensor((n, 512), "float32")):
+        with T.Kernel(n, threads=32) as bx:
+            tile = T.alloc_shared((512,), "float32")
+            T.copy(A[bx, 0], tile)
+            T.copy(tile, B[bx, 0])
+
+    (x, _) = arguments_for(rows.build(), 0, None)
+    assert 1 < len(x) < 8

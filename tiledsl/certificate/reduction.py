@@ -73,7 +73,7 @@ def _buffers(op: Operation) -> list[Value]:
     return [each for each in values if isinstance(each.type, BufferType) and each.type.scope == "global"]
 
 
-def _tiles(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
+def tiles_along(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
     """The extents of the tiles that walk along a dimension of a buffer."""
     walked: dict[tuple[Value, int], set[int]] = {}
     for op in root.walk():
@@ -92,7 +92,7 @@ def _tiles(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
 
 def _shrink_buffers(root: tile.FuncOp, blocks: int) -> dict[int, int]:
     """Make the buffers smaller; returns how many blocks are left of so many along each size."""
-    walked = _tiles(root)
+    walked = tiles_along(root)
     buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
     left: dict[tuple[Value, int], tuple[int, int, int]] = {}  # of each dimension its size, what is left, and the unit
     counts: dict[int, int] = {}

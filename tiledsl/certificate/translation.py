@@ -22,7 +22,7 @@ from tiledsl.certificate.exact import ALLOWANCES, CLOSE, EXACT, ExactAlgebra, fi
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.executor.memory import message_of
 from tiledsl.certificate.formats import rounded
-from tiledsl.certificate.reduction import reduced
+from tiledsl.certificate.reduction import reduced, tiles_along
 from tiledsl.certificate.remembered import Remembered
 from tiledsl.certificate.source.module import SourceError, SourceModule
 from tiledsl.codegen.emitted import EmittedModule
@@ -418,12 +418,18 @@ def _signed_lines(generator: np.random.Generator, values: Any, axis: int) -> Any
 
 def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
     """Sizes for the symbols of a program: two tiles and a bit, or a multiple of the tiles where they are assumed, or
-    where `sizes` asks for whole tiles; or 1."""
+    where `sizes` asks for whole tiles; or 1. The tiles are those that walk along the symbol's dimension: of what a
+    block takes one element of, few are enough."""
     extents = [size for op in func.walk() if isinstance(op, tile.CopyOp) for size in op.shape]
-    unit = max(extents, default=8)
     assumes = any(isinstance(op, tile.AssumeOp) for op in func.walk())
+    along: dict[str, set[int]] = {}
+    walked = tiles_along(func)
+    for value in () if assumes else func.body.args:
+        for axis, dim in enumerate(value.type.shape if isinstance(value.type, BufferType) else ()):
+            along.setdefault(str(dim), set()).update(walked.get((value, axis), {1}))
     sizes_of = {}
     for number, (name, source) in enumerate(zip(func.symbols, func.symbol_sources, strict=True)):
+        unit = max(along.get(str(name)) or extents, default=8)
         whole = assumes or "//" in str(source) or sizes == "whole"
         ragged = unit + unit // 2 + 1 + 2 * number
         sizes_of[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged

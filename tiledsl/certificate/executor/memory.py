@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import (
@@ -25,9 +25,10 @@ from tiledsl.certificate.executor.machine import (
 from tiledsl.certificate.executor.threads import of_threads
 from tiledsl.certificate.executor.values import in_order, scan
 from tiledsl.codegen.names import printable
-from tiledsl.dialects.tile import ParallelOp, buffer_type
+from tiledsl.dialects import scf
+from tiledsl.dialects.tile import ParallelOp, StoreOp, buffer_type
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import BufferType, is_float
 from tiledsl.passes.vectorize_parallel.updates import shared_updates
 
@@ -36,7 +37,14 @@ from tiledsl.passes.vectorize_parallel.updates import shared_updates
 
 @result_meaning("tile.alloc")
 def _alloc(op: Operation, executor: Executor) -> Any:
+    if op.results[0] in executor.private:
+        return lambda env: _for_lanes(executor, op.results[0])
     return lambda env: executor.allocate(buffer_type(op.results[0]))
+
+
+def _for_lanes(executor: Executor, buffer: Value) -> np.ndarray:
+    shape = (*executor.extents, *buffer_type(buffer).static_shape)
+    return executor.allocate(BufferType(shape, buffer.dtype, "local"))
 
 
 @result_meaning("tile.view")
@@ -122,13 +130,50 @@ def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value
     array[places] = spread(value, shape)[active]
 
 
-def _is_one_place(op: Operation, lanes: Sequence[Value]) -> bool:
-    """Whether an operation writes one element of on-chip memory in every lane: each has a value of its own there."""
+def _is_one_place(op: Operation, lanes: Sequence[Value], own: Set[Value]) -> bool:
+    """Whether an operation writes one element of on-chip memory in every lane, where each has a value of its own, but
+    not one of the buffers `own` to a lane."""
     if op.name != "tile.store":
         return False
     fields = fields_of(op)
+    if fields["buffer"] in own:
+        return False
     is_global = buffer_type(fields["buffer"]).scope == "global"
     return not is_global and not any(depends_on(index, lanes) for index in fields["indices"])
+
+
+def _of_each_lane(op: Operation) -> set[Value]:
+    """The buffers of which each lane has its own: those that are allocated there, and single elements that nothing else
+    uses and that are written before they are read."""
+    inside = set(op.walk())
+    stored = {inner.buffer for inner in inside if isinstance(inner, StoreOp) and not inner.indices}
+    return {inner.results[0] for inner in inside if inner.name == "tile.alloc"} | {
+        buffer
+        for buffer in stored
+        if buffer_type(buffer).scope != "global"
+        and inside.issuperset(buffer.uses)
+        and _is_written_first(buffer, op.regions[0])
+    }
+
+
+def _is_written_first(buffer: Value, region: Region) -> bool:
+    for op in region:
+        if isinstance(op, StoreOp) and op.buffer is buffer and op.mask is None:
+            return True
+        if isinstance(op, scf.IfOp) and all(_is_written_first(buffer, inner) for inner in op.regions):
+            return True
+        if any(buffer in inner.operands for inner in op.walk()):
+            return False
+    return False
+
+
+def _is_by_elements(buffer: Value) -> bool:
+    """Whether a buffer is read and written an element at a time."""
+    return buffer_type(buffer).is_static and all(
+        op.name in ("tile.load", "tile.store", "tile.atomic")
+        and not any(value.shape for value in (*op.operands, *op.results) if value is not buffer)
+        for op in buffer.uses
+    )
 
 
 def _in_lanes(executor: Executor, mask: Any, of_block: bool = False) -> Any:
@@ -423,19 +468,27 @@ def _has_shared_updates(op: Operation) -> bool:
 def _parallel(op: Operation, executor: Executor) -> Step:
     if op.attributes["lockstep"]:
         return of_threads(op, executor)
-    body, args, extents = executor.block(op.regions[0]), op.regions[0].args, op.attributes["extents"]
+    region, args, extents = op.regions[0], op.regions[0].args, op.attributes["extents"]
     ranges = [[np.int32(number) for number in range(extent)] for extent in extents]
-    # What a lane has for itself has no place here; neither has a loop in a loop.
-    apart = any(
-        inner.name in ("tile.alloc", "tile.parallel", "tile.print") or _is_one_place(inner, args)
-        for inner in op.regions[0].walk()
-    ) or _has_shared_updates(op)
+    own = _of_each_lane(op)
+    # A loop in a loop has no place here, and of what a lane has for itself single elements.
+    apart = (
+        any(inner.name in ("tile.parallel", "tile.print") or _is_one_place(inner, args, own) for inner in region.walk())
+        or any(isinstance(around, ParallelOp) for around in ancestors(op))
+        or not all(_is_by_elements(buffer) for buffer in own)
+        or _has_shared_updates(op)
+    )
+    outer = executor.private
+    executor.private = outer if apart or not executor.in_lanes else outer | own
+    body = executor.block(region)
+    executor.private = outer
     lines = index_lines(extents)
 
     def step(env: Env) -> None:
         if executor.in_lanes and executor.lanes is None and not apart:
             env.update(zip(args, lines, strict=True))
-            executor.lanes, executor.extents = np.True_, extents
+            executor.lanes, executor.extents, executor.lines = np.True_, extents, lines
+            env.update((buffer, _for_lanes(executor, buffer)) for buffer in own)
             body(env)
             executor.lanes = None
             return

@@ -170,6 +170,10 @@ WRONG = {
     "a product is used before it is waited for": ("acc, s = warpgroup_mma_wait(0", "acc, s = warpgroup_mma_wait(2"),
     "deadlock": ("mbarrier.arrive(k_rope_empty.index(stage), count=1)", "pass"),
     "written without a fence": ("fence_async_shared()", "pass"),
+    "may overwrite what the product of line \\d+ still reads": (
+        "kv_empty.index(stage_before), count=1, pred=t > 0)",
+        "kv_empty.index(stage), count=1)",
+    ),
 }
 
 
@@ -180,16 +184,6 @@ def test_the_model_sees_what_is_wrong(name: str) -> None:
     given = inputs(1, 64, 512)
     with pytest.raises(ExecutorError, match=name):
         gluon_machine.run_gluon(source.replace(*WRONG[name]), "decode", *given, torch.empty_like(given[0]))
-
-
-def test_a_tile_that_is_released_too_early_shows() -> None:
-    source = compiled(decode(keys=512)).source
-    early = source.replace("kv_empty.index(stage_before), count=1, pred=t > 0)", "kv_empty.index(stage), count=1)")
-    early = early.replace("mbarrier.arrive(kv_empty.index(stage_before), count=1)", "pass")
-    given = inputs(1, 64, 512)
-    out = torch.zeros_like(given[0])
-    gluon_machine.run_gluon(early, "decode", *given, out)
-    assert early.count("kv_empty.index(stage_before)") == 0 and not error(out, reference(*given)) < 1e-3
 
 
 @pytest.mark.parametrize("version", ["installed", "3.6"])

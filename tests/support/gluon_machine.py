@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +23,12 @@ def functions(source: str, program: int, programs: int) -> dict[str, Any]:
     return module.namespace
 
 
-def run_gluon(source: str, entry: str, *arguments: Any) -> None:
-    """Call the host function of an emitted module on CPU tensors and whole numbers; results are written into them."""
+def run_gluon(source: str, entry: str, *arguments: Any, choose: Callable[[Sequence[int]], int] | None = None) -> None:
+    """Call the host function of an emitted module on CPU tensors and whole numbers; results are written into them.
+    choose: which partition is next, see certificate/source/gluon.py."""
     tensors = [isinstance(value, torch.Tensor) for value in arguments]
     arrays = [value.numpy() if is_one else value for value, is_one in zip(arguments, tensors, strict=True)]
     dtypes = [str(value.dtype) if is_one else "int32" for value, is_one in zip(arrays, tensors, strict=True)]
-    SourceModule(source, Algebra()).call(entry, arrays, dtypes)
+    module = SourceModule(source, Algebra())
+    module.language.turns.choose = choose
+    module.call(entry, arrays, dtypes)

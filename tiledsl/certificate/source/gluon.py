@@ -1,9 +1,10 @@
 """A stand-in for Gluon on Hopper: partitions that wait for one another, and products done as late as they may be.
 
-Partitions take turns: one runs until it waits for a barrier's phase. If all wait, that is a deadlock and an error. A
-product, and a copy to global memory, read shared memory when they are waited for, so that a tile that is released or
-overwritten too early shows in the results; to use a product before, or never to wait, is an error too. So is a copy or
-a product of shared memory that threads have written, without a fence between.
+Partitions take turns: one runs until it waits for a barrier's phase. If all wait, that is a deadlock and an error. What
+of this hangs on the order of the turns is an error as well (certificate/source/order.py): a tile that may be released
+or overwritten too early, a wait that may see another phase. So are a product that is used before it is waited for, or
+never, whose operand in registers the wait does not name, a copy or a product of shared memory that threads have written
+without a fence between, and a barrier that is left amid a phase.
 """
 
 from __future__ import annotations
@@ -18,118 +19,134 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate.algebra import ExecutorError
+from tiledsl.certificate.source.order import Access, Clock, Places, Warps, known_to
 from tiledsl.certificate.source.tensor import DType, Tensor, lift
 from tiledsl.certificate.source.triton import Descriptor, Language
 from tiledsl.ir.types import ELEMENTS
 
 
 class Shared:
-    """A view of shared memory."""
+    """A view of shared memory. `place`: the same memory, before it was transposed or seen in another shape."""
 
-    def __init__(self, language: GluonLanguage, array: np.ndarray, dtype: str) -> None:
+    def __init__(self, language: GluonLanguage, array: np.ndarray, dtype: str, place: np.ndarray | None = None) -> None:
         self.language, self.array, self.element = language, array, dtype
-
-    def _like(self, array: np.ndarray) -> Shared:
-        return Shared(self.language, array, self.element)
+        self.place = array if place is None else place
 
     def index(self, i: Any) -> Shared:
         if not 0 <= int(i) < len(self.array):
             raise ExecutorError(f"tile {int(i)} of a ring of {len(self.array)}")
-        return self._like(self.array[int(i)])
+        return Shared(self.language, self.array[int(i)], self.element)
 
     def reshape(self, shape: Sequence[int]) -> Shared:
         made = self.array.reshape(tuple(shape))
         if not np.shares_memory(made, self.array):
             raise ExecutorError("a reshape that moves shared memory")
-        return self._like(made)
+        return Shared(self.language, made, self.element, self.place)
 
     def permute(self, order: Sequence[int]) -> Shared:
-        return self._like(self.array.transpose(order))
+        return Shared(self.language, self.array.transpose(order), self.element, self.place)
 
     def load(self, layout: Any) -> Tensor:
+        self.language.places.now("load", self.place, self.language.here().warps)
         return Tensor(self.language.algebra, self.array.copy(), self.element)
 
     def store(self, value: Tensor) -> None:
         if value.element != self.element or value.shape != self.array.shape:
             raise ExecutorError(f"{value!r} is stored to shared memory {self.array.shape} of {self.element}")
+        self.language.places.now("store", self.place, self.language.here().warps, writes=True)
         self.array[...] = value.array
-        self.language.here().unfenced.add(self._allocation)
-
-    @property
-    def _allocation(self) -> int:
-        return id(self.array if self.array.base is None else self.array.base)
-
-    def must_be_fenced(self) -> None:
-        if self._allocation in self.language.here().unfenced:
-            raise ExecutorError("hardware reads shared memory that was written without a fence")
 
 
 class Barrier:
-    """Counts arrivals and bytes; when none is left to come, its phase changes."""
+    """Counts arrivals and bytes; when none is left to come, a phase is over."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
-        self.count = self.pending = self.bytes = self.phase = 0
+    def __init__(self, language: GluonLanguage) -> None:
+        self.language = language
+        self.count = self.pending = self.bytes = self.phases = 0
+        self.coming, self.known = Clock(), Clock()  # what the phase's arrivals know so far; what the last one's knew
+        self.waited: list[dict[Any, int]] = []  # when waits for the last phase were over
 
     def index(self, i: int) -> Barrier:
         if int(i) != 0:
             raise ExecutorError("a barrier is one")
         return self
 
-    def update(self, arrivals: int, size: int) -> None:
+    def update(self, arrivals: int, size: int, known: Clock) -> None:
+        if known.get(self, 0) < self.phases:
+            raise ExecutorError("an arrival may come before the barrier's last phase is over")
+        self.coming.learn(known)
         self.pending -= arrivals
         self.bytes += size
         if self.pending < 0:
             raise ExecutorError("more arrivals than a barrier counts")
         if not self.pending and not self.bytes:
-            self.phase, self.pending = self.phase ^ 1, self.count
-            self.turns.step_back()
+            self.phases, self.pending = self.phases + 1, self.count
+            if any(self.coming.get(who, 0) < time for moment in self.waited for who, time in moment.items()):
+                raise ExecutorError("a barrier's phase may be over before another partition has seen the one before it")
+            self.waited.clear()
+            self.coming[self] = self.phases
+            self.known = Clock(self.coming)
 
     def wait(self, parity: Any) -> None:
-        self.turns.until(lambda: self.phase != int(parity))
+        warps = self.language.here().warps
+        self.language.turns.until(lambda: self.phases % 2 != int(parity))
+        if self.phases > 1 and not warps.knows({self: self.phases - 1}):
+            raise ExecutorError("a wait may see the phase before the last one, which has the same parity")
+        warps.learn(self.known)
+        self.waited.append(warps.now())
 
 
 class Turns:
-    """Partitions of which one runs at a time."""
+    """Partitions of which one runs at a time: until it waits, then the last one that can, which is the producer.
 
-    def __init__(self) -> None:
+    choose: which of those that can go on does so next, at every barrier; negative numbers are copies that arrive."""
+
+    def __init__(self, choose: Callable[[Sequence[int]], int] | None = None) -> None:
+        self.choose = choose
         self.changed = threading.Condition()
         self.running = 0
         self.waiting: dict[int, Callable[[], bool]] = {}
         self.alive: list[int] = []
+        self.arriving: list[Callable[[], None]] = []
         self.failure: BaseException | None = None
         self.here = threading.local()
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Go on when a condition holds; until then others do."""
-        if holds():
+        if holds() and self.choose is None:
             return
         if not self.alive:
             raise ExecutorError("a wait for what nobody does")
-        self._step_back(holds)
-
-    def step_back(self) -> None:
-        """Let others go on first: whoever waited for this overwrites what was released too early."""
-        if self.alive:
-            self._step_back(lambda: True)
-
-    def _step_back(self, holds: Callable[[], bool]) -> None:
         me = self.here.number
         self.waiting[me] = holds
         self._pass_on()
         self._mine(me)
         del self.waiting[me]
 
+    def pause(self) -> None:
+        """Let others go on, if one is chosen at every barrier."""
+        if self.choose is not None and self.alive:
+            self.until(lambda: True)
+
+    def arrives(self, copy: Callable[[], None]) -> None:
+        """A copy is done: now, or when it is chosen."""
+        if self.choose is None or not self.alive:
+            copy()
+        else:
+            self.arriving.append(copy)
+
     def _pass_on(self) -> None:
-        """Let the last one run that can, which is the producer: it overwrites tiles as early as it may."""
         with self.changed:
-            for each in reversed(self.alive):
-                if each not in self.waiting or self.waiting[each]():
-                    self.running = each
-                    break
-            else:
-                if self.alive:
+            while self.alive:
+                able = [each for each in self.alive if each not in self.waiting or self.waiting[each]()]
+                able += range(-len(self.arriving), 0)
+                if not able:
                     self.failure = self.failure or ExecutorError("deadlock: every partition waits")
+                    break
+                self.running = able[-1] if self.choose is None else self.choose(able)
+                if self.running >= 0:
+                    break
+                self.arriving.pop(self.running)()
             self.changed.notify_all()
 
     def _mine(self, me: int) -> None:
@@ -140,7 +157,7 @@ class Turns:
 
     def run(self, functions: Sequence[Callable[[], None]]) -> None:
         """Run all to their end. Raises what one of them raised first."""
-        self.alive, self.running = list(range(len(functions))), len(functions) - 1
+        self.alive, self.waiting, self.running = list(range(len(functions))), {}, len(functions) - 1
 
         def partition(number: int, function: Callable[[], None]) -> None:
             self.here.number = number
@@ -157,6 +174,9 @@ class Turns:
                 return
             self.alive.remove(number)
             self._pass_on()
+            if not self.alive:
+                while self.arriving:
+                    self.arriving.pop()()
 
         threads = [threading.Thread(target=partition, args=each, daemon=True) for each in enumerate(functions)]
         for thread in threads:
@@ -179,6 +199,7 @@ class Product:
     def __init__(self, language: GluonLanguage, a: Any, b: Any, acc: Any, use_acc: bool) -> None:
         self.language, self.a, self.b, self.acc, self.use_acc = language, a, b, acc, use_acc
         self.value: Tensor | None = None
+        self.reads: list[Access] = []
 
     def __getattr__(self, name: str) -> Any:
         raise ExecutorError("a product is used before it is waited for")
@@ -194,11 +215,11 @@ class Product:
 
 @dataclass
 class _Partition:
-    """What a partition has begun and not waited for."""
+    """What a partition knows of others, and what it has begun and not waited for."""
 
+    warps: Warps
     products: list[Product] = field(default_factory=list)
-    copies: list[Callable[[], None]] = field(default_factory=list)
-    unfenced: set[int] = field(default_factory=set)  # allocations that its threads wrote since the last fence
+    copies: list[tuple[Access, Callable[[], None]]] = field(default_factory=list)
 
 
 class Packed(Tensor):
@@ -215,11 +236,17 @@ class GluonLanguage(Language):
     def __init__(self, algebra: Any) -> None:
         super().__init__(algebra)
         self.turns = Turns()
-        self.partitions: dict[int, _Partition] = {}
+        self.num_warps = 4  # of the launch
+        self.places = Places()
+        self.barriers: list[Barrier] = []
+        self.partitions = {-1: self._partition(-1, 4)}
+
+    def _partition(self, number: int, warps: int) -> _Partition:
+        return _Partition(Warps(number, -(-warps // 4)))
 
     def here(self) -> _Partition:
         """The partition that runs."""
-        return self.partitions.setdefault(getattr(self.turns.here, "number", -1), _Partition())
+        return self.partitions[getattr(self.turns.here, "number", -1)]
 
     def module(self) -> SimpleNamespace:
         """What stands for `gl`, and for `tl`."""
@@ -229,7 +256,7 @@ class GluonLanguage(Language):
             setattr(language, name, lambda *a, _name=name, **k: (_name, a, tuple(sorted(k.items()))))
         language.to_tensor = lambda value: lift(self.algebra, value)
         language.convert_layout = lambda value, layout: value
-        language.barrier = lambda: None
+        language.barrier = lambda: self.here().warps.meet()
         language.split, language.join = self._split, self._join
         language.inline_asm_elementwise = self._assemble
         language.allocate_shared_memory = self._allocate
@@ -243,12 +270,12 @@ class GluonLanguage(Language):
             MBarrierLayout=lambda: "barrier",
             init=_init,
             wait=lambda barrier, parity: barrier.wait(parity),
-            expect=lambda barrier, size: barrier.update(1, int(size)),
-            arrive=lambda barrier, count=1, pred=True: barrier.update(int(count), 0) if pred else None,
+            expect=lambda barrier, size: barrier.update(1, int(size), self.here().warps.meet()),
+            arrive=self._arrive,
         )
-        boxes = SimpleNamespace(async_load=_load_box, async_store=self._store_box, store_wait=self._store_wait)
+        boxes = SimpleNamespace(async_load=self._load_box, async_store=self._store_box, store_wait=self._store_wait)
         return SimpleNamespace(
-            fence_async_shared=lambda: self.here().unfenced.clear(), mbarrier=barriers, tma=boxes,
+            fence_async_shared=lambda: self.here().warps.fence(), mbarrier=barriers, tma=boxes,
             warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait, warpgroup_mma_init=self._begun,
         )  # fmt: skip
 
@@ -263,24 +290,57 @@ class GluonLanguage(Language):
 
             return partition
 
-        self.partitions = {}
+        counts = [self.num_warps, *warps]
+        self.partitions |= {number: self._partition(number, each) for number, each in enumerate(counts)}
         self.turns.run([run(*each) for each in partitions])
+        self._ended()
+
+    def _ended(self) -> None:
+        """What the partitions left."""
+        barriers, self.barriers = self.barriers, []
+        for barrier in barriers:
+            if barrier.pending != barrier.count or barrier.bytes:
+                left = f"{barrier.pending} of {barrier.count} arrivals and {barrier.bytes} bytes"
+                raise ExecutorError(f"a barrier is left amid a phase, for want of {left}")
+        self.places.ended(known_to(each.warps for each in self.partitions.values()))
+
+    def _arrive(self, barrier: Barrier, count: int = 1, pred: Any = True) -> None:
+        known = self.here().warps.meet()
+        self.turns.pause()
+        if pred:
+            barrier.update(int(count), 0, known)
+
+    def _load_box(self, descriptor: Descriptor, starts: Sequence[Any], barrier: Barrier, place: Shared) -> None:
+        warps = self.here().warps
+        access = self.places.begin("copy", place.place, warps, writes=True, is_async=True)
+        access.ends = {barrier: barrier.phases + 1}
+        size = math.prod(descriptor.block) * ELEMENTS[descriptor.element].bits // 8
+        tile, known = descriptor.load(starts), warps.meet()
+
+        def arrive() -> None:
+            place.array[...] = tile.array
+            barrier.update(0, -size, known)
+
+        self.turns.arrives(arrive)
 
     def _store_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
-        place.must_be_fenced()
+        access = self.places.begin("copy", place.place, self.here().warps, is_async=True)
         tile = Tensor(descriptor.algebra, place.array, place.element)
-        self.here().copies.append(lambda: descriptor.store(starts, tile))
+        self.here().copies.append((access, lambda: descriptor.store(starts, tile)))
 
     def _store_wait(self, left: int) -> None:
-        copies = self.here().copies
-        while len(copies) > left:
-            copies.pop(0)()
+        here = self.here()
+        while len(here.copies) > left:
+            access, store = here.copies.pop(0)
+            store()
+            access.ends = here.warps.now()
+        here.warps.meet()
 
     def _multiply(self, a: Any, b: Any, acc: Any, use_acc: bool = True, is_async: bool = False, **_: Any) -> Any:
+        product = Product(self, a, b, acc, bool(use_acc))
         for each in (a, b):
             if isinstance(each, Shared):
-                each.must_be_fenced()
-        product = Product(self, a, b, acc, bool(use_acc))
+                product.reads.append(self.places.begin("product", each.place, self.here().warps, is_async=True))
         self.here().products.append(product)
         return product if is_async else self._wait(0, [product])
 
@@ -291,9 +351,14 @@ class GluonLanguage(Language):
         return made
 
     def _wait(self, left: int, deps: Sequence[Any]) -> Any:
-        pending = self.here().products
-        while len(pending) > left:
-            pending.pop(0).finish()
+        here = self.here()
+        while len(here.products) > left:
+            product = here.products.pop(0)
+            product.finish()
+            for access in product.reads:
+                access.ends = here.warps.now()
+            if isinstance(product.a, Tensor) and not any(each is product.a for each in deps):
+                raise ExecutorError("a wait does not name its product's operand in registers, which may be used again")
         values = tuple(
             each.value if isinstance(each, Product) and each.value is not None else each for each in deps
         )  # fmt: skip
@@ -323,17 +388,13 @@ class GluonLanguage(Language):
 
     def _allocate(self, dtype: DType, shape: Sequence[int], layout: Any) -> Any:
         if layout == "barrier":
-            barriers = [Barrier(self.turns) for _ in range(shape[0])]
+            barriers = [Barrier(self) for _ in range(shape[0])]
+            self.barriers += barriers
             return SimpleNamespace(index=lambda i: barriers[int(i)])
         made = np.full(tuple(shape), self.algebra.poison(dtype.name), self.algebra.dtype(dtype.name))
+        self.places.forget(made)
         return Shared(self, made, dtype.name)
 
 
 def _init(barrier: Barrier, count: int) -> None:
     barrier.count = barrier.pending = int(count)
-
-
-def _load_box(descriptor: Descriptor, starts: Sequence[Any], barrier: Barrier, place: Shared) -> None:
-    found = descriptor.load(starts)
-    place.array[...] = found.array
-    barrier.update(0, -math.prod(descriptor.block) * ELEMENTS[descriptor.element].bits // 8)

@@ -17,11 +17,11 @@ import numpy as np
 from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.source.gluon import GluonLanguage
+from tiledsl.certificate.source.order import EMITTED
 from tiledsl.certificate.source.tensor import Tensor, lift
 from tiledsl.certificate.source.triton import Descriptor, on_device
 from tiledsl.ir.types import ELEMENTS
 
-_FILE = "<emitted>"
 _CARRIED = "_number_of_a_type"
 
 
@@ -139,7 +139,7 @@ class SourceModule:
         self.modules = self._modules()
         with np.errstate(all="ignore"):
             try:
-                exec(compile(_typed(source), _FILE, "exec"), self.namespace)
+                exec(compile(_typed(source), EMITTED, "exec"), self.namespace)
             except ExecutorError as error:
                 raise self._placed(error, error) from error
             except Exception as error:
@@ -172,7 +172,7 @@ class SourceModule:
     def _placed(self, raised: BaseException, error: ExecutorError) -> ExecutorError:
         trace, line = raised.__traceback__, 0
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename == _FILE:
+            if trace.tb_frame.f_code.co_filename == EMITTED:
                 line = trace.tb_lineno
             trace = trace.tb_next
         return SourceError(error.args[0], line, self.origin(line), isinstance(error, Unsupported))
@@ -286,6 +286,7 @@ class Jitted:
             language.grid = (*map(int, grid), 1, 1)[:3]
             for point in itertools.product(*(range(size) for size in reversed(language.grid))):
                 language.program = tuple(reversed(point))
+                language.num_warps = int(options.get("num_warps", 4))
                 language.must_wait = bool(options.get("launch_pdl"))
                 self.function(*values)
 

@@ -1,0 +1,145 @@
+"""Loops of tiles of which each block has as many turns as a tensor says: none, one, as many as the ring is deep, more.
+
+Blocks have 128 rows of A, so that two consumers share B, or 64, which one group of eight warps shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import tiledsl.language as T
+
+KEYS = 64
+
+
+def product(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """C = A B, so many tiles of 64 of the inner dimension for each block."""
+
+    @T.prim_func
+    def product(
+        A: T.Tensor((blocks * rows, turns * KEYS), "float16"),
+        B: T.Tensor((64, turns * KEYS), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            a, b = T.alloc_shared((rows, KEYS), "float16"), T.alloc_shared((64, KEYS), "float16")
+            total = T.alloc_fragment((rows, 64), "float32")
+            T.clear(total)
+            for t in T.Pipelined(lengths[bx], num_stages=depth):
+                T.copy(A[bx * rows, t * KEYS], a)
+                T.copy(B[0, t * KEYS], b)
+                T.gemm(a, b, total, transpose_B=True)
+            T.copy(total, C[bx * rows, 0])
+
+    return product
+
+
+def scaled(blocks: int, turns: int, depth: int, rows: int = 128, constant: int = 0) -> Any:
+    """Each turn's product is scaled and added. constant: turns of every block, if it is not what `lengths` says."""
+
+    @T.prim_func
+    def scaled(
+        A: T.Tensor((blocks * rows, turns * KEYS), "float16"),
+        B: T.Tensor((64, turns * KEYS), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            a, b = T.alloc_shared((rows, KEYS), "float16"), T.alloc_shared((64, KEYS), "float16")
+            part, total = T.alloc_fragment((rows, 64), "float32"), T.alloc_fragment((rows, 64), "float32")
+            T.clear(total)
+            for t in T.Pipelined(constant or lengths[bx], num_stages=depth):
+                T.copy(A[bx * rows, t * KEYS], a)
+                T.copy(B[0, t * KEYS], b)
+                T.gemm(a, b, part, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(rows, 64):
+                    total[i, j] += part[i, j] * T.cast(t + 1, "float32")
+            T.copy(total, C[bx * rows, 0])
+
+    return scaled
+
+
+def latent(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """Attention whose values are the keys."""
+    return weighted(blocks, turns, depth, rows, is_latent=True)
+
+
+def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bool = False) -> Any:
+    """Attention: A's rows are queries, B's are keys, and from the end on values."""
+
+    @T.prim_func
+    def weighted(
+        A: T.Tensor((blocks * rows, 64), "float16"),
+        B: T.Tensor((turns * KEYS, 64), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            q, k = T.alloc_shared((rows, 64), "float16"), T.alloc_shared((KEYS, 64), "float16")
+            v = T.alloc_shared((KEYS, 64), "float16")
+            s, acc = T.alloc_fragment((rows, KEYS), "float32"), T.alloc_fragment((rows, 64), "float32")
+            weights, total = T.alloc_fragment((rows, KEYS), "float16"), T.alloc_fragment((rows,), "float32")
+            more, highest = T.alloc_fragment((rows,), "float32"), T.alloc_fragment((rows,), "float32")
+            previous = T.alloc_fragment((rows,), "float32")
+            T.copy(A[bx * rows, 0], q)
+            T.clear(acc)
+            T.clear(total)
+            T.fill(highest, -1e30)
+            for t in T.Pipelined(lengths[bx], num_stages=depth):
+                T.copy(B[t * KEYS, 0], k)
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                T.copy(highest, previous)
+                T.reduce_max(s, highest, dim=1)
+                for i in T.Parallel(rows):
+                    highest[i] = T.max(previous[i], highest[i] * 0.125)
+                for i, j in T.Parallel(rows, KEYS):
+                    s[i, j] = T.exp2(s[i, j] * 0.125 - highest[i])
+                T.reduce_sum(s, more, dim=1)
+                for i in T.Parallel(rows):
+                    total[i] = total[i] * T.exp2(previous[i] - highest[i]) + more[i]
+                for i, j in T.Parallel(rows, 64):
+                    acc[i, j] *= T.exp2(previous[i] - highest[i])
+                T.copy(s, weights)
+                T.copy(B[(t if is_latent else turns - 1 - t) * KEYS, 0], v)
+                T.gemm(weights, v, acc)
+            for i, j in T.Parallel(rows, 64):
+                acc[i, j] /= T.max(total[i], 1.0)
+            T.copy(acc, C[bx * rows, 0])
+
+    return weighted
+
+
+def inputs(program: Callable[..., Any], lengths: list[int], turns: int, rows: int = 128) -> list[torch.Tensor]:
+    """A, B, lengths and C of whole numbers, of which all sums are exact but the weights'."""
+    torch.manual_seed(0)
+    is_attention = program in (weighted, latent)
+    inner = 64 if is_attention else turns * KEYS
+    a = torch.randint(-2, 3, (len(lengths) * rows, inner)).half()
+    b = torch.randint(-2, 3, (turns * KEYS, 64) if is_attention else (64, inner)).half()
+    out = torch.full((len(lengths) * rows, 64), float("nan"))
+    return [a, b, torch.tensor(lengths, dtype=torch.int32), out]
+
+
+def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths: torch.Tensor, *_: Any) -> torch.Tensor:
+    """C, by torch."""
+    rows = a.shape[0] // len(lengths)
+    out = torch.zeros(a.shape[0], 64)
+    for block, length in enumerate(lengths.tolist()):
+        at = slice(block * rows, (block + 1) * rows)
+        if program in (weighted, latent):
+            tiles = b.float().split(KEYS)
+            keys, values = tiles[:length], (tiles if program is latent else tiles[::-1])[:length]
+            if length:
+                weights = torch.softmax(a[at].float() @ torch.cat(keys).T * 0.125 * math.log(2), 1)
+                out[at] = weights @ torch.cat(values)
+            continue
+        for t in range(length):
+            tile = slice(t * KEYS, (t + 1) * KEYS)
+            made = a[at, tile].float() @ b[:, tile].float().T
+            out[at] += made * (t + 1) if program is scaled else made
+    return out

@@ -265,8 +265,9 @@ class _Lazily:
         at = Builder.at(dependence.risen[0])
         maximum = body.add_arg(old.type, "top")
         top = at.insert(arith.MaxOp(maximum, highest, names=["top"])).result
-        bits = math.log2(MATH_FUNCTIONS[self.function].base or 1.0)  # by which it doubles, for each 1 of the argument
-        rise = at.constant(LARGEST_WEIGHT / (self.slope * bits), old.type)
+        base = MATH_FUNCTIONS[self.function].base
+        assert base is not None, "what is shifted is an exponential function's argument"
+        rise = at.constant(LARGEST_WEIGHT / (self.slope * math.log2(base)), old.type)
         limit = at.insert(arith.AddOp(old, rise)).result
         raised = at.insert(arith.CmpOp(highest, limit, predicate="gt")).out
         reference = at.insert(arith.SelectOp(raised, highest, old, names=[dependence.new.name])).result

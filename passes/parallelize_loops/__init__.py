@@ -194,7 +194,7 @@ class _Rows:
             if tile.buffer_type(buffer).scope in ("shared", "fragment") and picks(ops, loop.index)
         }
         around = (op.extents for op in ancestors(loop) if isinstance(op, tile.ParallelOp))
-        points = count * most_points(loop.body) * (prod(map(prod, around)) if updates or totals else 1)
+        points = most_points(loop.body, count * prod(map(prod, around)) if updates or totals else count)
         most = max(on_chip, default=0)
         return cls(updates, totals, temporaries, on_chip[most]) if most >= points else None
 

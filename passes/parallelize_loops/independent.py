@@ -109,10 +109,10 @@ def picks(ops: list[Access], index: Value) -> bool:
     return any(index in factors for form in forms for factors in form.terms)
 
 
-def most_points(region: Region) -> int:
-    """The most points that a T.Parallel in a region has, with those inside of it."""
-    most = 1
+def most_points(region: Region, around: int) -> int:
+    """The most points that a T.Parallel in a region has, with those inside of it, for so many around it."""
+    points = [around]
     for op in region:
-        inner = max(map(most_points, op.regions), default=1)
-        most = max(most, inner * math.prod(op.extents) if isinstance(op, tile.ParallelOp) else inner)
-    return most
+        outer = around * math.prod(op.extents) if isinstance(op, tile.ParallelOp) else around
+        points += [most_points(inner, outer) for inner in op.regions]
+    return max(points)

@@ -299,7 +299,7 @@ class _Vectorizer:
             upper = builder.insert(arith.SubOp(selected(builder, some, upper, lower), ahead)).result
             lanes = [(before, upper)]
         elif lower.shape:
-            lanes.insert(0, ("ge" if up else "le", lower))
+            lanes = [("ge" if up else "le", lower), (before, upper)]
         return first, self._over_all(builder, upper, farthest), lanes, ahead
 
     def _while(self, op: scf.WhileOp, builder: Builder, mask: Value | None) -> None:

@@ -207,7 +207,7 @@ def test_what_lies_beyond_the_cap() -> None:
     """Its two numbers count for themselves: a share of each element, and of the root mean square."""
     want = torch.tensor([1.0, 100.0, 0.0])
     got = torch.tensor([1.5, 150.0, 0.0])
-    assert [difference(got, want, 1e-3, 1e-3, (share, 1e-9)).beyond for share in (0.6, 0.4)] == [0, 2]
+    assert [difference(got, want, 1e-3, 1e-3, (share, 0.0)).beyond for share in (0.6, 0.5, 0.4)] == [0, 0, 2]
     got = torch.tensor([1.0, 100.0, 0.2])  # the root mean square is 58
     assert [difference(got, want, 1e-9, 1e-9, (0.5, share)).beyond for share in (0.01, 0.001)] == [0, 1]
 

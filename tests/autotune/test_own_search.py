@@ -295,6 +295,10 @@ def test_a_search_is_simulated_on_what_was_measured() -> None:
     found = simulate(result, "exhaustive")
     assert [trial.index for trial in found.tried] == [0, 1, 2, 3] and found.bests == (3.0, 3.0, 2.0, 1.0)
     assert (found.least, found.best.config, found.trials_to(2.5), found.trials_to(0.5)) == (1.0, {"block": 3}, 3, None)
+    screened = replace(result.trials[0], status="screened", latency=0.5)  # measured a few times only
+    never = replace(result.trials[1], status="ok", objective=math.inf)
+    other = simulate(replace(result, trials=(screened, never, *result.trials[2:])), "exhaustive")
+    assert (other.least, other.bests) == (1.0, (math.inf, math.inf, 2.0, 1.0))
     few = simulate(result, "exhaustive", max_trials=2, order=[4, 1, 3, 0])
     assert [trial.index for trial in few.tried] == [1, 3] and few.bests == (math.inf, 1.0)
     told: list[Any] = []

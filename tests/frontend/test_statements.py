@@ -346,6 +346,7 @@ def test_indices_are_as_wide_as_the_widest_bound(dtype: str, index: str, bounds:
         ("n0 = 1\ndef f(x=n0):\n    return x\nn0 = 2\nB[0] = f()", [1]),
         ("x = [1]\ny = x\nx += [2]\nB[0] = len(y)", [2]),
         ("B[0] = (n is None) + 2 * (n is not None) + 4 * (3 is 3)", [6]),
+        ("def f(x=5, /, **more):\n    return x + more['x']\nB[0] = f(1, x=2)\nB[1] = f(x=2)", [3, 7]),
         ("x = []\ndef f():\n    x.append(1)\n    return 1\nB[0] = 0 > 1 > f()\nB[1] = len(x)", [0, 0]),
     ],
 )

@@ -359,6 +359,7 @@ def test_what_texts_can_do() -> None:
         first, *rest = z["b"]
         assert A.shape[0] == 4 and A.dtype == "float32" and A.scope() == "global" and A.dtype.bits == 32
         f = T.alloc_fragment(A.shape, A.dtype)
+        assert T.GemmWarpPolicy.FullRow not in (None, T.GemmWarpPolicy.FullCol)
         T.gemm(f, f, f, policy=T.GemmWarpPolicy.FullRow)
         T.annotate_layout({A: T.Layout((4, 4), lambda i, j: i * 4 + j)})
         def nested(a, b=2):

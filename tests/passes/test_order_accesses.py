@@ -167,6 +167,12 @@ def test_rows_of_other_iterations_are_other_places() -> None:
     assert ordered(looped(both + "%x = tile.load %A[%k8] : tensor<8xfloat32>\n")) == ["|", "store", "|", "load"]
 
 
+PLACES = """%k8 = arith.add %k, %eight : int32
+%down = tensor.iota {axis = 0} : tensor<2x1xint32>
+%columns = tensor.iota {axis = 1} : tensor<1x4xint32>
+%across = arith.add %columns, %k : tensor<1x4xint32>
+%all = arith.constant {value = 1.0} : tensor<2x4xfloat32>
+"""
 TWO = """%w = arith.add %k, %i : tensor<8xint32>
 %v = arith.{} %w, %eight : tensor<8xint32>
 tile.store %one, %A[%w]
@@ -196,6 +202,22 @@ tile.store %one, %A[%v]
         ("tile.store_block %one, %M[%k, %k] {axes = (1,)}\n", 1, False),
         ("tile.store_block %one, %M[%0, %k] {axes = (1,)}\n", 1, True),
         ("tile.store_block %one, %M[%bx, %k] {axes = (1,)}\n", 1, True),
+        ("tile.store %all, %M[%down, %across]\n", 1, True),
+        (
+            "tile.store_block %one, %M[%0, %k] {axes = (1,)}\ntile.store_block %one, %M[%1, %k8] {axes = (1,)}\n",
+            8,
+            False,
+        ),
+        (
+            "tile.store_block %one, %M[%1, %k] {axes = (1,)}\ntile.store_block %one, %M[%0, %k8] {axes = (1,)}\n",
+            8,
+            False,
+        ),
+        (
+            "tile.store_block %one, %M[%1, %k] {axes = (1,)}\ntile.store_block %one, %M[%1, %k8] {axes = (1,)}\n",
+            8,
+            True,
+        ),
         # What is not known to meet is as the program's author has it.
         ("%w = arith.truncdiv %k, %3 : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
         ("%w = arith.mul %k, %bx : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
@@ -207,7 +229,7 @@ def test_iterations_that_write_the_same_elements_at_other_indices(
     body: str, step: int | str, ordered_too: bool
 ) -> None:
     head = f"%step = arith.constant {{value = {step}}} : int32\n" if isinstance(step, int) else ""
-    loop = looped(body).replace("%1 (%k", f"%{'step' if head else step} (%k")
+    loop = looped(PLACES + body).replace("%1 (%k", f"%{'step' if head else step} (%k")
     assert ("|" in ordered(head + loop)) is ordered_too
 
 

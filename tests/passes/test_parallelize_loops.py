@@ -127,6 +127,30 @@ def test_loops_of_loops_over_elements() -> None:
     )
 
 
+DIGITS = """tile.parallel {extents = (2, 4)} (%k: int32, %j: int32) {
+              %a = arith.mul %k, %c4 : int32 %w = arith.add %a, %j : int32
+              %x = tile.load %s[%c0, %w] : float32 BODY }"""
+PUT = "%y = arith.add %x, %x : float32 tile.store %y, %s[%c1, %w]"
+AGAIN = "%b = arith.mul %c4, %k : int32 %v = arith.add %j, %b : int32 tile.store %x, %s[%c1, %v]"
+
+
+@pytest.mark.parametrize(
+    ("text", "merged"),
+    [
+        (DIGITS.replace("BODY", PUT), True),
+        (DIGITS.replace("BODY", AGAIN), True),
+        (DIGITS.replace("BODY", AGAIN + "tile.store %x, %s[%c2, %b]"), False),
+        (DIGITS.replace("BODY", PUT + "tile.store %x, %s[%c2, %k]"), False),
+        (DIGITS.replace("BODY", PUT + "tile.store %x, %s[%j, %w]"), False),
+        (DIGITS.replace("BODY", PUT).replace("%c4", "%c3"), False),
+        (DIGITS.replace("BODY", AGAIN).replace("%c4, %k", "%c4, %c0"), False),
+        (DIGITS.replace("BODY", PUT).replace("(2, 4)}", "(2, 4), lockstep = true}"), False),
+    ],
+)  # fmt: skip
+def test_indices_that_are_no_more_than_the_digits_of_one(text: str, merged: bool) -> None:
+    assert any("extents = (8,)" in line for line in lines(text)[1]) is merged
+
+
 def test_global_rows_told_apart_by_a_sum() -> None:
     body = """tile.parallel {extents = (8,)} (%j: int32) {
                 %row = arith.add %bx, %i : int32

@@ -167,7 +167,7 @@ def main(A: T.Tensor((64, 4096), "float16"), B: T.Tensor((64, 4096), "float16"),
     assert f"num_stages={expected})" in kernel.source.split("def main_into")[0]
 
 
-@pytest.mark.parametrize(("k", "stages", "expected"), [(64, 3, 3), (64, 4, 3), (128, 3, 1), (128, 1, 1)])
+@pytest.mark.parametrize(("k", "stages", "expected"), [(64, 3, 3), (64, 4, 3), (128, 3, 1), (128, 2, 1), (128, 1, 1)])
 def test_a_loop_whose_tiles_are_loaded_twice_is_as_deep_as_shared_memory_allows(
     k: int, stages: int, expected: int
 ) -> None:

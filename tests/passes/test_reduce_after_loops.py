@@ -8,7 +8,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import after, filecheck, program
+from tests.passes.ir_cases import PARAMETERS, after, filecheck, program
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.reduce_after_loops import ReduceAfterLoops
 
@@ -180,10 +180,14 @@ def test_results() -> None:
 
 
 def test_the_other_order_is_named() -> None:
+    parameters = f"{PARAMETERS}, G: 64*96*int32"
+    whole = loop(dtype="int32").replace("0.0", "0").replace("0.5", "1")
     for text, names in (
         (loop(), {"reassociation"}),
         (loop(kind="max", combine="arith.max %s, %r"), set()),
         (loop(MANY), set()),
+        (both(), {"reassociation"}),
+        (whole.replace("%A[", "%G[").replace("%B[", "%G["), set()),
     ):
-        assert ReduceAfterLoops().allowances(program(text, grid=(1,))) == names
+        assert ReduceAfterLoops().allowances(program(text, grid=(1,), parameters=parameters)) == names
     assert not ReduceAfterLoops(enabled=False).allowances(program(loop(), grid=(1,)))

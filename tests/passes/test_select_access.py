@@ -229,6 +229,7 @@ def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
         ("1024*512*float16", (1, 64), ""),
         ("1024*512*float32", (32, 4), ""),
         ("1024*512*float32", (32, 2), "its blocks are 2 elements wide, less than 16 bytes"),
+        ("1024*512*float16", (32, 7), "its blocks are 7 elements wide, less than 16 bytes"),
         ("1024*512*int8", (32, 8), "its blocks are 8 elements wide, less than 16 bytes"),
         ("1024*512*int64", (32, 4), "descriptors of int64 are not used"),
         ("1024*512*bool", (32, 64), "descriptors of bool are not used"),
@@ -373,9 +374,14 @@ def chosen(
     return made
 
 
-@pytest.mark.parametrize(("depth", "fits"), [(20, True), (26, True), (27, False), (28, False)])
-def test_sums_are_copied_beside_the_operands_if_there_is_room(depth: int, fits: bool) -> None:
-    # 232448 bytes: the operands of each stage take 8192, the copy 16384, barriers 1024.
+@pytest.mark.parametrize(
+    ("depth", "available", "fits"), [(26, 232448, True), (27, 232448, False), (4, 50176, True), (4, 50175, False)]
+)
+def test_sums_are_copied_beside_the_operands_if_there_is_room(
+    depth: int, available: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The operands of each stage take 8192 bytes, the copy 16384, barriers 1024.
+    monkeypatch.setattr(Target, "max_shared_bytes", available)
     body = product(depth).replace("%half, %C", "%last, %C")
     made = chosen(body, c="float32", mode="tma")
     assert accesses(made) == (BLOCKS if fits else [*BLOCKS[:2], "tile.store"])

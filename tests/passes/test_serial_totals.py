@@ -10,7 +10,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import body_lines, filecheck, kernel
+from tests.passes.ir_cases import body_lines, filecheck, kernel, program
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
@@ -446,6 +446,13 @@ def test_the_other_order_is_named() -> None:
     assert ParallelizeLoops().allowances(Program(root)) == {"reassociation"}
     assert not ParallelizeLoops(reductions=False).allowances(Program(root))
     assert not ParallelizeLoops(enabled=False).allowances(Program(root))
+    whole = over_rows(each_column(ADD + PUT)).replace("float32", "int32")
+    allocs = "%s = tile.alloc : buffer<6*8*int32, shared> %c = tile.alloc : buffer<6*8*int32, fragment>"
+    whole = f"{allocs} %t = tile.alloc : buffer<8*int32, fragment> tile.fill %c1, %s tile.fill %c0, %t {whole}"
+    made = program(whole)
+    assert not ParallelizeLoops().allowances(made)
+    ParallelizeLoops().run(made)
+    assert any("tile.scan" in line for line in body_lines(made))
     root = tiledsl.compile(gated, target="cuda:90").program_root()
     assert ParallelizeLoops().allowances(Program(root)) == {"recurrence"}
     assert not ParallelizeLoops(fast_math=False).allowances(Program(root))

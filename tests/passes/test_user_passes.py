@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import logging
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -501,5 +502,7 @@ def test_code_of_modules_that_are_no_files_is_not_the_users() -> None:
     assert not _is_users(made, "made") and not _is_users(made, "other")
     made.__file__ = __file__
     assert _is_users(made, "other")
-    assert not any(_is_users(each, "other") for each in (json, pytest, tiledsl))  # wherever tiledsl is
+    assert not any(_is_users(each, "other") for each in (json, tiledsl))  # wherever tiledsl is
+    made.__file__ = str(next(Path(sysconfig.get_path("purelib")).rglob("*.py")))
+    assert not _is_users(made, "other") and _is_users(made, "made")
     assert not _is_users(json, "json")

@@ -205,8 +205,9 @@ def test_a_sum_with_what_an_element_was_before_the_points_is_no_update() -> None
       %z = arith.add %y, %x : float32
       tile.store %z, %s[%c0]
     }"""
-    with pytest.raises(TileError, match=r"T\.Parallel: iterations write the same element of s"):
-        after(VectorizeParallel(), body, parameters="S: 4*float32")
+    for name, told in (("%s", "s"), ("%0", "one buffer")):
+        with pytest.raises(TileError, match=rf"T\.Parallel: iterations write the same element of {told}\n"):
+            after(VectorizeParallel(), body.replace("%s", name), parameters="S: 4*float32")
 
 
 def test_updates_of_groups_and_classes_as_operations() -> None:

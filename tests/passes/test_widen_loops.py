@@ -8,7 +8,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import after, filecheck, program
+from tests.passes.ir_cases import PARAMETERS, after, filecheck, program
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.widen_loops import WidenLoops
 
@@ -61,6 +61,35 @@ def test_pieces_of_rows_are_loaded_as_one() -> None:
     )
 
 
+def two(second: str, body: str = "", init: str = "%low", kind: str = "max", axis: int = 1, behind: str = "") -> str:
+    """A loop that carries a sum, and something else."""
+    text = loop(f"%z = arith.mul %x, %x : tensor<8x16xfloat32> {body} %n2 = {second} : tensor<8x16xfloat32>")
+    kept = (16, 8)[axis]
+    reduced = (
+        f'%r2 = tensor.reduce %t2 {{kind = "{kind}", axis = {axis}}} : tensor<{kept}xfloat32>'
+        f"%w2 = tensor.iota {{axis = 0}} : tensor<{kept}xint32> tile.store %r2, %B[%c8, %w2] {{guarded = true}}"
+    )
+    return (
+        text.replace("%t = scf.for", "%t, %t2 = scf.for").replace("[%zero]", f"[%zero, {init}]")
+        .replace(": tensor<8x16xfloat32> (%k", ": tensor<8x16xfloat32>, tensor<8x16xfloat32> (%k")
+        .replace("%s: tensor<8x16xfloat32>)", "%s: tensor<8x16xfloat32>, %s2: tensor<8x16xfloat32>)")
+        .replace("scf.yield [%n]", "scf.yield [%n, %n2]")
+    ) + (behind or reduced)  # fmt: skip
+
+
+def typed(dtype: str) -> str:
+    return loop().replace("float32", dtype).replace("%A[", f"%{dtype}[").replace("%B[", f"%{dtype}[")
+
+
+def before(ops: str, text: str) -> str:
+    """With operations in front of the loop."""
+    return text.replace("\n%t", f"\n{ops}\n%t", 1)
+
+
+TYPED = f"{PARAMETERS}, float16: 64*96*float16, float64: 64*96*float64, int32: 64*96*int32, int8: 64*96*int8"
+ONE_MORE = """%e = tile.load %int8[%c0, %column] {guarded = true} : tensor<1x16xint8>
+              %e1 = arith.cast %e : tensor<1x16xfloat32> %z = arith.mul %x, %e1 : tensor<8x16xfloat32>"""
+ROWS_ONLY = "%u = tile.load %A[%i, %c0] {guarded = true} : tensor<8x1xfloat32>"
 ROWS = """%u = tile.load %N[%i] {guarded = true} : tensor<8x1xint32> %f = arith.cast %u : tensor<8x1xfloat32>
           %z = arith.mul %x, %f : tensor<8x16xfloat32>"""
 
@@ -72,6 +101,23 @@ ROWS = """%u = tile.load %N[%i] {guarded = true} : tensor<8x1xint32> %f = arith.
         loop(kind="max", combine="arith.max %s, %z", init="%low"),
         loop("%z = arith.add %x, %c0.5 : tensor<8x16xfloat32>"),
         loop(ROWS),  # what all pieces have
+        loop(access="{guarded = true}").replace("%A[%i, %col", "%A[%h, %col").replace(
+            "%column =", "%h = arith.add %i, %c1 : tensor<8x1xint32> %column ="
+        ),
+        loop("%z = arith.mul %x, %f : tensor<8x16xfloat32>"),
+        loop("%z = arith.mul %x, %half : tensor<8x16xfloat32>"),
+        before(
+            '%p = tensor.reduce %y {kind = "max", axis = 1} : tensor<8xfloat32>'
+            "%q = tensor.reshape %p : tensor<8x1xfloat32>",
+            loop("%z = arith.mul %x, %q : tensor<8x16xfloat32>"),
+        ),
+        before("%u = tile.load %N[%c0] : int32", loop()).replace("%k, FACTOR : int32", "").replace(
+            "%column = arith.add %a", "%b1 = arith.add %a, %u : int32 %column = arith.add %b1"
+        ),
+        two("arith.max %x, %s2"),
+        loop().replace("%c4, %c1[", "%c1, %c1["),
+        loop().replace("%c4, %c1[", "%c2, %c1["),
+        loop().replace("8x", "64x"),  # 128 bytes for each thread
         loop("%u = tile.load %D[%c0] : float32 %z = arith.mul %x, %u : tensor<8x16xfloat32>"),
         loop("%o = arith.add %column, %c8 : tensor<1x16xint32>"
              "%y2 = tile.load %A[%i, %o] {guarded = true} : tensor<8x16xfloat32>"
@@ -87,8 +133,7 @@ def test_other_forms(text: str) -> None:
     [
         loop(init="%half"),
         loop(lower="%c2"),
-        loop().replace("%c4, %c1[", "%c1, %c1["),  # one turn, none, and no power of two
-        loop().replace("%c4, %c1[", "%c0, %c1["),
+        loop().replace("%c4, %c1[", "%c0, %c1["),  # no turn, and no power of two
         loop().replace("%c4, %c1[", "%c3, %c1["),
         loop().replace("%c4, %c1[", "%c4, %c2["),
         loop(factor="%c8"),  # pieces that overlap
@@ -114,10 +159,52 @@ def test_other_forms(text: str) -> None:
             '%c50 {predicate = "lt"} : tensor<1x16xbool>'
             " %x = tile.load %A[%i, %column] mask=%m other=%c0.5 {guarded = true} : tensor<8x16xfloat32>",
         ),
+        loop(access="other=%c0.5").replace("%A[%i,", "%A[%h,").replace(
+            "%column =", "%h = arith.add %i, %c60 : tensor<8x1xint32> %column ="
+        ),
+        loop().replace("%column = arith.add %a", "%q = arith.floordiv %k, %c2 : int32 %b1 = arith.add %a, %q : int32"
+                       "%column = arith.add %b1"),
+        before("%v = tile.load %N[%j] : tensor<1x16xint32>", loop()).replace(
+            "%column = arith.add %a", "%b1 = arith.add %a, %v : tensor<1x16xint32> %column = arith.add %b1"
+        ),
+        loop().replace("x16x", "x1x").replace("[%i, %column]", "[%i, %j]"),  # the same place in each turn
+        loop().replace("%column]", "%wide]").replace(
+            "%x =", "%o1 = tensor.broadcast %c3 : tensor<8x16xint32>"
+            "%wide = arith.add %o1, %c0 : tensor<8x16xint32> %x ="
+        ),
+        loop("%v = tile.load %D[%j] : tensor<1x16xfloat32> %z = arith.mul %x, %v : tensor<8x16xfloat32>"),
+        loop("%v = tile.load %D[%c0] : float32 %z = arith.mul %x, %x : tensor<8x16xfloat32>"),  # another load
+        loop("%v = tensor.transpose %x {permutation = (0, 1)} : tensor<8x16xfloat32>"
+             "%z = arith.mul %x, %v : tensor<8x16xfloat32>"),
+        loop("%y2 = tile.load %A[%i, %column] {guarded = true} : tensor<8x16xfloat32>"
+             "%z = arith.mul %x, %y2 : tensor<8x16xfloat32>").replace("8x", "64x"),  # 256 bytes for each thread
+        loop().replace("%c4, %c1[", "%bx, %c1["),
+        loop(combine="arith.add %x, %x"),
+        loop(ONE_MORE).replace("8x", "64x"),  # 64 bytes more than 128 for each thread
+        before(
+            "%u = tile.load %A[%i, %c0] {guarded = true} : tensor<8x1xfloat32>"
+            "%q = tensor.broadcast %u : tensor<8x16xfloat32>",
+            two("arith.add %q, %s2", init="%zero", kind="sum"),
+        ),
+        loop(factor="%c8").replace("%a, %j : tensor<1x16", "%a, %i : tensor<8x1").replace("[%i, %col", "[%j, %col")
+        .replace("axis = 1} : tensor<8x", "axis = 0} : tensor<16x").replace("0} : tensor<8xint", "0} : tensor<16xint"),
+        typed("float16"),  # whose sums are rounded too much
+        typed("float64"),  # a line for each row
+        loop("%e = tile.load %float64[%i, %column] {guarded = true} : tensor<8x16xfloat64>"
+             "%f1 = arith.cast %e : tensor<8x16xfloat32> %z = arith.mul %x, %f1 : tensor<8x16xfloat32>"),
+        two("arith.add %s2, %half", init="%zero", kind="sum"),
+        two("arith.add %s2, %y", init="%zero", kind="sum"),
+        two("arith.add %s2, %u", ROWS_ONLY, init="%zero", kind="sum"),
+        two("arith.mul %s2, %x"),
+        two("arith.max %s2, %x", axis=0),
+        two("arith.max %s2, %x", behind="tile.store %t2, %B[%i, %j] {guarded = true}"),
+        two("arith.max %s2, %x") + "tile.store %t2, %B[%i, %j] {guarded = true}",
+        two("arith.max %s2, %x").replace('"max", axis = 1', '"max", axis = 1, propagate_nan = true'),
+        two("arith.add %s2, %x", init="%zero", kind="abssum"),
     ],
 )  # fmt: skip
 def test_what_stays(text: str) -> None:
-    assert any("scf.for" in line for line in lines(text))
+    assert any("scf.for" in line for line in after(WidenLoops(), text, grid=(1,), parameters=TYPED))
 
 
 @T.prim_func
@@ -150,6 +237,13 @@ def test_results() -> None:
 
 def test_the_other_order_is_named() -> None:
     most = loop(kind="max", combine="arith.max %s, %z", init="%low")
-    for text, names in ((loop(), {"reassociation"}), (most, set()), (loop(init="%half"), set())):
-        assert WidenLoops().allowances(program(text, grid=(1,))) == names
+    whole = typed("int32").replace(" = 0.0", " = 0").replace(" = -inf", " = -5").replace(" = 0.5", " = 1")
+    for text, names in (
+        (loop(), {"reassociation"}),
+        (two("arith.max %x, %s2"), {"reassociation"}),
+        (most, set()),
+        (whole, set()),
+        (loop(init="%half"), set()),
+    ):
+        assert WidenLoops().allowances(program(text, grid=(1,), parameters=TYPED)) == names
     assert not WidenLoops(enabled=False).allowances(program(loop(), grid=(1,)))

@@ -278,7 +278,10 @@ def test_how_a_kernel_is_launched(version: str, monkeypatch: pytest.MonkeyPatch)
     expected = launch_triton.DriverCall(print, (*flags, *behind), version != "3.6", ("layout",))
     assert launch_triton.driver_call(compiled(print)) == expected
     assert launch_triton.driver_call(compiled(wrapped(print, 3))) == expected  # what makes descriptors is around it
+    unknown = compiled(print)
+    del type(unknown.run).profile_scratch_size
     for strange in (
+        unknown,
         compiled(None),
         compiled(print, (1, 0)),
         compiled(print, (0, 1)),

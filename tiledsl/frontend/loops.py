@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -198,12 +199,11 @@ class Loops(Blocks):
                 indices[axis] = start + indices[axis]
             self.assign_indices(node.target, indices)
             self.ctx.builder.loc = node.loc
-            inside = None
-            for index, limit in zip(indices, loop.limits, strict=False):
-                if limit is not None:
-                    below = compare("lt", index, limit)
-                    inside = below if inside is None else logical("and", inside, below)
-            self._guarded(node, node.body, inside)
+            limits = zip(indices, loop.limits, strict=False)
+            below = [compare("lt", index, limit) for index, limit in limits if limit is not None]
+            self._guarded(
+                node, node.body, functools.reduce(functools.partial(logical, "and"), below) if below else None
+            )
 
         made = TileLoop(self.ctx.builder, [Scalar(arg) for arg in region.args], loop.extents, [])
         self._device_loop(node, region, body, made)

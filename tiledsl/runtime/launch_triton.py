@@ -75,8 +75,8 @@ def driver_call(compiled: Any) -> DriverCall:
     descriptors = tuple(getattr(compiled.metadata, "tensordesc_meta", None) or ())
     if getattr(launch, "__closure__", None):  # wrapped to make descriptors at every launch: take what is inside
         launch = _closed_over(launch, "launcher")
-    sizes = [getattr(run, name, 1) for name in ("global_scratch_size", "profile_scratch_size")]
-    if launch is None or any(sizes) or getattr(run, "gsan_enabled", False):
+    has_scratch = any(getattr(run, name, None) != 0 for name in ("global_scratch_size", "profile_scratch_size"))
+    if launch is None or has_scratch or getattr(run, "gsan_enabled", False):
         return DriverCall(run, (compiled.function, compiled.packed_metadata, None, None, None), False, None)
     flags = (compiled.function, run.launch_cooperative_grid, run.launch_pdl)
     if _CONVENTIONS[_triton_version()] is _AS_TUPLE:

@@ -30,6 +30,8 @@ def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[
         ("%y = arith.floormod %bx, %c3 : int32", (0, 2)),
         ("%y = arith.floormod %s, %c8 : int32", (0, 7)),
         ("%y = arith.truncmod %s, %c8 : int32", (-7, 7)),
+        ("%y = arith.floormod %bx, %c0 : int32", (-(2**31), 2**31 - 1)),
+        ("%y = arith.floordiv %bx, %c0 : int32", (-(2**31), 2**31 - 1)),
         ("%y = arith.min %m, %c5 : int32", (0, 5)),
         ("%y = arith.ceildiv %bx, %c4 : int32", (0, 2)),
         ("%a = arith.add %bx, %c5 : int32\n%y = arith.ceildiv %a, %c4 : int32", (2, 3)),

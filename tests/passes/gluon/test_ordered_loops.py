@@ -168,6 +168,7 @@ def test_a_table_says_where_pages_are() -> None:
     """The producer loads what starts need; a branch may load as well."""
     kernel = compiled(decode_paged(2, 4))
     assert "@gluon.jit" in kernel.source
+    assert kernel.source.count("gl.load(table") == 1 and kernel.source.count("table_start = ") == 1  # by it alone
 
 
 WIDE, HALF, SQUARE = "tensor<64x64xfloat32>", "tensor<64x64xfloat16>", "{axes = (0, 1)} : tensor<64x64xfloat16>"
@@ -235,3 +236,25 @@ def test_what_is_run_in_order(changes: list[tuple[str, str]], reason: str) -> No
     assert [op.out.name for op in found.kept] == ["q"] and [op.out.name for op in found.products] == ["s", "o"]
     (loop,) = found.loops
     assert [op.out.name for op in loop.loads] == ["b"] and [value.name for value in found.computed] == ["w"]
+
+
+def test_blocks_take_the_places_of_those_alike_of_earlier_loops() -> None:
+    second = f"""
+    %r2, %n2 = scf.for %c0, %c4, %c1[%r, %c0] : {WIDE}, int32 (%k2: int32, %acc2: {WIDE}, %m2: int32) {{
+      %e = tile.load_block %E[%k2, %c0] {SQUARE}
+      %f = tile.load_block %K[%k2, %c0] {SQUARE}
+      %g = tile.load_block %K[%k2, %c8] {SQUARE}
+      %s2 = tensor.dot %q, %e, %zero : {WIDE}
+      %w2 = arith.cast %s2 : {HALF}
+      %o2 = tensor.dot %w2, %f, %acc2 : {WIDE}
+      %p2 = tensor.dot %w2, %g, %o2 : {WIDE}
+      scf.yield [%p2, %m2]
+    }}
+    %x ="""
+    text = ORDERED.replace("%x =", second).replace("neg %r", "neg %r2")
+    found = find_ordered_loops(kernel_of(program(text, parameters=OPERANDS + ", E: 512*512*float16")).body)
+    assert {one.out.name: other.out.name for one, other in found.rings.items()} == {
+        "b": "b", "e": "e", "f": "b", "g": "g",
+    }  # fmt: skip
+    for warps, places in ((4, {}), (8, {"w": "w", "w2": "w"})):
+        assert {one.name: other.name for one, other in found.buffers(warps).items()} == places

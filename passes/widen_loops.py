@@ -21,7 +21,7 @@ from tiledsl.ir.types import ELEMENTS, TensorType, Type, is_float
 from tiledsl.passes.index_arithmetic import materialize
 from tiledsl.passes.tile_values import combine, iota
 
-_LINE = 8 * 128  # bits of a line of the cache
+_LINE = 1024  # bits of a line of the cache
 _LOADED = 128  # bytes that a thread may load at once
 _KINDS = ("sum", "max", "min")
 
@@ -131,7 +131,7 @@ class _Wide:
         mapping: dict[Value, Value] = {}
         own = {loop.index, *(op.result for op in self.ops)}
         for op in list(loop.body):
-            if op.results and not depends_on(op.results[0], own):
+            if op not in self.ops and not any(depends_on(each, own) for each in op.operands):
                 op.move_before(loop)
         for op in self.ops:
             builder.loc = op.loc
@@ -143,7 +143,7 @@ class _Wide:
                 *outer, column = op.indices
                 widened: Operation = tile.LoadOp(
                     op.buffer, [*outer, self._placed(builder, column)], None, None, **op.attributes,
-                    names=[op.out.name], result_types=[self._widened(op.out)],
+                    names=[op.out.name],
                 )  # fmt: skip
             else:
                 widened = op.clone(mapping)

@@ -203,7 +203,7 @@ def test_every_limit_is_the_last_that_fits() -> None:
         assert (prune.reason([made(largest_tile=tile, largest_name="x")], H100) is None) is fits
     for threads, fits in ((1024, True), (2048, False)):
         assert (prune.reason([made(threads=threads)], H100) is None) is fits
-    for spills, fits in ((prune.HEAVY_SPILLS, True), (prune.HEAVY_SPILLS + 1, False)):
+    for spills, fits in ((512, True), (513, False)):
         assert (prune.prune_compiled({"spills": spills}, H100) is None) is fits
     for arch, has_clusters in ((86, False), (89, False), (90, True), (100, True), (110, True), (120, False)):
         work = replace(made(), dots=[], options={"num_ctas": 2})

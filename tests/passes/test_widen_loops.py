@@ -157,7 +157,7 @@ def test_other_forms(text: str) -> None:
         loop(access="%m = arith.cmp %column, %c50").replace("%x = tile.load %A[%i, %column] %m =", "%m =").replace(
             "%c50 : tensor<8x16xfloat32>",
             '%c50 {predicate = "lt"} : tensor<1x16xbool>'
-            " %x = tile.load %A[%i, %column] mask=%m other=%c0.5 {guarded = true} : tensor<8x16xfloat32>",
+            " %x = tile.load %A[%i, %column] mask=%m {guarded = true} : tensor<8x16xfloat32>",
         ),
         loop(access="other=%c0.5").replace("%A[%i,", "%A[%h,").replace(
             "%column =", "%h = arith.add %i, %c60 : tensor<8x1xint32> %column ="
@@ -188,6 +188,7 @@ def test_other_forms(text: str) -> None:
         ),
         loop(factor="%c8").replace("%a, %j : tensor<1x16", "%a, %i : tensor<8x1").replace("[%i, %col", "[%j, %col")
         .replace("axis = 1} : tensor<8x", "axis = 0} : tensor<16x").replace("0} : tensor<8xint", "0} : tensor<16xint"),
+        before("%v = tile.load %N[%j] : tensor<1x16xint32>", loop()).replace("add %a, %j", "add %a, %v"),
         typed("float16"),  # whose sums are rounded too much
         typed("float64"),  # a line for each row
         loop("%e = tile.load %float64[%i, %column] {guarded = true} : tensor<8x16xfloat64>"

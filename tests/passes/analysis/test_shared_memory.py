@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.shared_memory import BARRIER_BYTES, Needs, bytes_beside
+from tiledsl.analysis.shared_memory import Needs, bytes_beside
 from tiledsl.dialects import tile
 
 TILE = 16 * 16 * 4
@@ -59,7 +59,7 @@ def test_needs(body: str, expected: Needs) -> None:
     assert isinstance(kernel, tile.KernelOp)
     found = Needs.of(kernel)
     assert found == expected
-    assert found.flattened == expected.loop + expected.stored + expected.read + BARRIER_BYTES
+    assert found.flattened == expected.loop + expected.stored + expected.read + 1024
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 
@@ -43,26 +44,23 @@ class AdvanceLoads(Pass):
             return
         for kernel in tile.kernels(program.root):
             if not targets_gluon(kernel) and not of_kinds(kernel.walk(), tensor.DotOp):
-                regions = [kernel.body, *(region for op in kernel.nests()[1:] for region in op.regions)]
-                for region in regions:
+                for region in [region for op in kernel.nests() for region in op.regions]:
                     _advance(region, kernel.threads)
 
 
 def _advance(region: Region, threads: int) -> None:
     waits: list[Operation] = []  # so far; times are their numbers
-    known: dict[Value, int] = {}  # behind how many of them a value can be computed
+    known = defaultdict[Value, int](int)  # behind how many of them a value can be computed
     fixed = 0  # behind how many stands what no load passes
     for op in list(region):
         tiles = [value for value in op.results if isinstance(value.type, TensorType)]
         if is_movable(op) and not isinstance(op, _WAITS) and all(prod(value.shape) <= threads for value in tiles):
-            first = max((known.get(value, 0) for value in op.operands), default=0)
-            if isinstance(op, tile.LoadOp):
-                first = max(first, fixed)
-                if first < len(waits):
-                    moving = sources_of(op, waits[first])
-                    assert moving is not None, "each of these can move"
-                    for each in moving:
-                        each.move_before(waits[first])
+            first = max([fixed, *(known[value] for value in op.operands)])
+            if isinstance(op, tile.LoadOp) and first < len(waits):
+                moving = sources_of(op, waits[first])
+                assert moving is not None, "each of these can move"
+                for each in moving:
+                    each.move_before(waits[first])
         else:
             if isinstance(op, _WAITS):
                 waits.append(op)

@@ -123,10 +123,10 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
         return False
     if not earlier.loops and _are_apart(earlier.op, later.op):
         return False
-    if earlier.writes and later.reads:
+    if later.reads:  # what was written, or, as an atomic operation, before it writes itself
         return True
     moves = _moves(earlier, later)
-    if earlier.writes and later.writes and moves:
+    if earlier.writes and moves:
         return _meet(earlier, later)
     return moves or not _is_same_place(earlier.op, later.op)
 
@@ -204,7 +204,7 @@ def _walks(op: _Plain) -> Iterable[_Walk | None]:
 def _moves(earlier: _Access, later: _Access) -> bool:
     """Whether the two belong to different iterations of a loop in which the place of one changes."""
     inside = {inner for loop in earlier.loops for inner in loop.walk()}
-    regions = {region for op in inside | earlier.loops for region in op.regions}
+    regions = {region for op in inside for region in op.regions}
     places = [*_place(earlier.op), *_place(later.op)]
     return any(value.op in inside or value.owner in regions for value in places)
 

@@ -120,11 +120,12 @@ def test_what_is_written_or_waited_for_keeps_loads_behind(between: str, moves: b
 def test_tiles_stay() -> None:
     tile = "\n    %y = tile.load %A[%rows, %columns] {guarded = true} : tensor<64x96xfloat32>"
     assert unchanged(f"{TILE}{REDUCED}{tile}\n    tile.store %y, %A[%rows, %columns] {{guarded = true}}")
-    wide = PICKED.replace("64x", "512x").replace("%i,", "%j,").replace("%T[%i]", "%T[%j]")
+    wide = PICKED.replace("64x", "SIZEx").replace("%i,", "%j,").replace("%T[%i]", "%T[%j]")
     wide = wide.replace("%i = tensor.iota {axis = 0}", "%h = tensor.iota {axis = 0}")
     wide += "\n    tile.store %p, %Y[%j] {guarded = true}"
-    wide = wide.replace("%n =", "%j = arith.and %h, %c63 : tensor<512xint32>\n    %n =")
-    assert unchanged(TILE + REDUCED + wide)
+    wide = wide.replace("%n =", "%j = arith.and %h, %c63 : tensor<SIZExint32>\n    %n =")
+    for size, stays in ((128, False), (256, True)):
+        assert unchanged(TILE + REDUCED + wide.replace("SIZE", str(size))) is stays
 
 
 def test_a_division_that_may_fail_is_not_moved() -> None:

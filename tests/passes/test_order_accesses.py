@@ -44,6 +44,12 @@ SAME_ADD = ADD.replace("%r", "%i")
 VIEW = "%V = tile.view %A : buffer<2*4*float32, global>\n"
 ROW = "%z = tile.load %V[%1, %p] : tensor<4xfloat32>\n"
 WALK = "%p = tensor.iota {axis = 0} : tensor<4xint32>\n"
+PLACES = """%k8 = arith.add %k, %eight : int32
+%down = tensor.iota {axis = 0} : tensor<2x1xint32>
+%columns = tensor.iota {axis = 1} : tensor<1x4xint32>
+%across = arith.add %columns, %k : tensor<1x4xint32>
+%all = arith.constant {value = 1.0} : tensor<2x4xfloat32>
+"""
 FOUR = "%h = arith.constant {value = 1.0} : tensor<4xfloat32>\n"
 
 
@@ -146,6 +152,16 @@ def looped(body: str) -> str:
         (looped(READ + WRITE_OTHER), "load store"),
         (looped(ADD), "atomic"),
         (looped(WRITE), "store"),
+        # Where others of an earlier iteration are not known to meet it, it is as the program's author has it.
+        (looped(PLACES + "tile.store_block %one, %A[%k] {axes = (0,)}\n" + ADD), "store_block | atomic"),
+        (
+            VIEW
+            + looped(
+                PLACES + FOUR + "tile.store_block %one, %A[%k] {axes = (0,)}\n"
+                "tile.store_block %h, %V[%0, %k] {axes = (1,)}\n"
+            ),
+            "store_block | store_block",
+        ),
         (looped(WRITE + WRITE_TURNED), "| store | store"),
         (looped(WRITE) + READ, "store | load"),
         (WRITE + looped(READ), "store | load"),
@@ -167,12 +183,6 @@ def test_rows_of_other_iterations_are_other_places() -> None:
     assert ordered(looped(both + "%x = tile.load %A[%k8] : tensor<8xfloat32>\n")) == ["|", "store", "|", "load"]
 
 
-PLACES = """%k8 = arith.add %k, %eight : int32
-%down = tensor.iota {axis = 0} : tensor<2x1xint32>
-%columns = tensor.iota {axis = 1} : tensor<1x4xint32>
-%across = arith.add %columns, %k : tensor<1x4xint32>
-%all = arith.constant {value = 1.0} : tensor<2x4xfloat32>
-"""
 TWO = """%w = arith.add %k, %i : tensor<8xint32>
 %v = arith.{} %w, %eight : tensor<8xint32>
 tile.store %one, %A[%w]

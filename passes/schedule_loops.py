@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, reached, stripped
-from tiledsl.analysis.gluon.ordered_loops import OrderedLoop, block, is_ordered, is_stored, ordered_loops
+from tiledsl.analysis.gluon.ordered_loops import ITEM, OrderedLoop, block, is_ordered, is_stored, ordered_loops
 from tiledsl.analysis.gluon.plan import query_in_registers
-from tiledsl.analysis.gluon.slices import needed_for
+from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
 from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product, is_softmax
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -54,7 +55,10 @@ class ScheduleLoops(Pass):
                 continue
             if isinstance(launch.body.first, gluon.ScheduleOp):
                 continue  # IR that has been through this pass
-            launch.body.insert(_schedule(launch), launch.body.first)
+            schedule = _schedule(launch)
+            _name_results(launch.body)
+            _name_rings(launch)
+            launch.body.insert(schedule, launch.body.first)
 
 
 def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
@@ -116,23 +120,19 @@ def _branches_behind_loop(op: scf.ForOp) -> bool:
 def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     loops = find_softmax_loops(launch.body)
     runs = _certain_turns(launch, [loop.op for loop in loops.loops])
-    stage = 1 if _rescales_late(loops) else 0
+    late = _rescales_late(loops)
     _move_before(loops.loops[0].op, loops.before)
-    loops.query.set_attribute("ring", "query")
     for loop in loops.loops:
-        loop.keys.set_attribute("ring", "keys")
-        loop.values.set_attribute("ring", "values")
         first_needed = needed_for([*loop.keys.starts, loop.scores.a])
         ahead = [op for op in loop.update if op in first_needed]
         rest = [op for op in loop.update if op not in first_needed]
         transposed = loop.scores.b.op
         assert transposed is not None
-        scores = [*ahead, loop.keys, transposed, loop.scores, *rest]
-        _divide(loop.op, [(0, scores), (stage, loop.rescale), (1, [loop.values, loop.product])])
-    _name_results(loops.after)
+        scores = [*ahead, loop.keys, transposed, loop.scores]
+        clusters = [(0, 0, scores), (0, 2, rest), (int(late), 3 - 2 * late, loop.rescale), (1, 1, [loop.values, loop.product])]
+        _divide(loop.op, clusters)
     warp_groups = _warp_groups(launch)
     return gluon.ScheduleOp(
-        form="skewed",
         runs=runs,
         query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, warp_groups),
         packed=warp_groups > 2 and ELEMENTS[loops.loops[0].product.a.dtype].bits == 16,
@@ -151,12 +151,9 @@ def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     product = find_tiled_product(launch.body)
     runs = _certain_turns(launch, [product.op])
     _move_before(product.op, product.before)
-    product.left.set_attribute("ring", "left")
-    product.right.set_attribute("ring", "right")
-    _divide(product.op, [(0, ops) for ops in _with_product(product)])
-    _name_results(product.after)
-    form = "added" if product.acc_position is not None else "paired" if product.op.unroll == 2 else "fresh"
-    return gluon.ScheduleOp(form=form, runs=runs)
+    _divide(product.op, [(0, 0, ops) for ops in _with_product(product)])
+    in_flight = () if product.acc_position is None else ((product.acc_position,),)
+    return gluon.ScheduleOp(runs=runs, in_flight=in_flight)
 
 
 def _schedule_ordered(launch: triton.LaunchOp) -> gluon.ScheduleOp:
@@ -176,10 +173,8 @@ def _schedule_ordered(launch: triton.LaunchOp) -> gluon.ScheduleOp:
             left.remove(product)
         for op in left:
             op.move_before(end)
-    _name_results(list(launch.body))
     warps = dict(launch.options)["num_warps"]
     return gluon.ScheduleOp(
-        form="ordered",
         runs=_certain_turns(launch, [loop.op for loop in found.loops]),
         in_flight=tuple(_in_flight(loop, warps) for loop in found.loops),
     )
@@ -234,10 +229,39 @@ def _warp_groups(launch: triton.LaunchOp) -> int:
     return next(op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
 
 
-def _name_results(after: Iterable[Operation]) -> None:
-    for op in after:
+def _name_results(body: Region) -> None:
+    for op in body:
         if isinstance(op, triton.StoreBlockOp) and not op.ring:
             op.set_attribute("ring", "results")
+
+
+def _name_rings(launch: triton.LaunchOp) -> None:
+    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike."""
+    group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)]
+    loads = of_kinds(launch.body.walk(), triton.LoadBlockOp)
+    by_group = dependents(group, needed_for(value for load in loads for value in load.starts))
+    for load in loads:
+        if load.parent is launch.body:
+            own = any(value.op in by_group for value in load.starts)
+            load.set_attribute("ring", ITEM if own or not group else f"{ITEM}_of_all")
+    known: dict[str, list[object]] = {}
+    for loop in [op for op in launch.nests() if isinstance(op, scf.ForOp)]:
+        products = [op for cluster in gluon.clusters(loop.body) for op in cluster.ops if isinstance(op, tensor.DotOp)]
+        rings: dict[tuple[object, object], list[triton.LoadBlockOp]] = {}
+        for load in (op for op in loop.body if isinstance(op, triton.LoadBlockOp)):
+            readers = [op for op in products if load in (block(op.a), block(op.b))]
+            rings.setdefault((readers[0], readers[-1]), []).append(load)
+        free = dict(known)
+        for tiles in rings.values():
+            kind: list[object] = [(load.descriptor, gluon.box(load)) for load in tiles]
+            wanted = tiles[0].out.name or "tile"
+            numbered = chain([wanted], (f"{wanted}_{number}" for number in count(1)))
+            new = next(each for each in numbered if each not in known)
+            name = next((each for each in free if free[each] == kind), new)
+            free.pop(name, None)
+            known[name] = kind
+            for load in tiles:
+                load.set_attribute("ring", name)
 
 
 def _move_before(loop: scf.ForOp, ops: Iterable[Operation]) -> None:
@@ -245,9 +269,10 @@ def _move_before(loop: scf.ForOp, ops: Iterable[Operation]) -> None:
         op.move_before(loop)
 
 
-def _divide(loop: scf.ForOp, clusters: Iterable[tuple[int, Iterable[Operation]]]) -> None:
+def _divide(loop: scf.ForOp, clusters: Iterable[tuple[int, int, Sequence[Operation]]]) -> None:
     end = loop.body.terminator
-    for stage, ops in clusters:
-        Builder.at(end).insert(gluon.ClusterOp(stage=stage))
+    for stage, slot, ops in clusters:
+        if ops:
+            Builder.at(end).insert(gluon.ClusterOp(stage=stage, slot=slot))
         for op in ops:
             op.move_before(end)

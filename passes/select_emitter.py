@@ -207,7 +207,7 @@ class SelectEmitter(Pass):
         if self.backend == "auto" and (slower := drawback(softmax, warp_groups)):
             raise NotRecognised(slower, softmax.query)
         if plan.in_query:
-            plan.in_query.set_attribute("ring", "query")
+            plan.in_query.set_attribute("ring", ITEM)
         _divide_rows(kernel, softmax.rows, warp_groups, softmax.undivided)
         for loop in softmax.loops:
             loop.op.set_attribute("num_stages", plan.stages)

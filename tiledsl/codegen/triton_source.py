@@ -7,8 +7,7 @@ from typing import Any
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
-from tiledsl.codegen.gluon.kernel import gluon_writer
-from tiledsl.codegen.gluon.writer import schedule_of
+from tiledsl.codegen.gluon.kernel import GluonKernelWriter
 from tiledsl.codegen.host import HostWriter, debug_options
 from tiledsl.codegen.host_descriptors import (
     BOTH_DESCRIPTORS,
@@ -61,7 +60,7 @@ def emit(root: Operation) -> EmittedModule:
     uses_gluon = "Gluon" in languages
     helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
     for launch in launches:
-        writer = gluon_writer(launch, module_names) if targets_gluon(launch) else KernelWriter(launch, module_names)
+        writer = GluonKernelWriter(launch, module_names) if targets_gluon(launch) else KernelWriter(launch, module_names)
         functions.append(writer.write())
         helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions
@@ -72,8 +71,7 @@ def emit(root: Operation) -> EmittedModule:
     functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
     functions += [text.splitlines() for text in supporting]
     if uses_gluon:
-        schedules = [schedule_of(launch) for launch in launches if targets_gluon(launch)]
-        imports += api.imports(any(any(each.in_flight) for each in schedules))
+        imports += api.imports(any("warpgroup_mma_init(" in line for lines in functions for line in lines))
         functions[:0] = [text.splitlines() for text in helpers]
     title = comment(f"{root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.")
     head = [f"# {title}", "", *imports]

@@ -6,6 +6,7 @@ of the block's rows, and `gluon.warp_group_id` says which one it is. One produce
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tiledsl.dialects import tile, triton
@@ -13,7 +14,6 @@ from tiledsl.ir.core import Effect, Operation, Region
 from tiledsl.ir.fields import attr, operand, result
 from tiledsl.ir.types import INT32, ScalarType, TensorType
 
-FORMS = ("skewed", "added", "fresh", "paired", "ordered")
 BlockAccess: TypeAlias = tile.LoadBlockOp | tile.StoreBlockOp | triton.LoadBlockOp | triton.StoreBlockOp
 
 
@@ -78,63 +78,69 @@ class RescaleOp(Operation):
 class ScheduleOp(Operation):
     """How the loops of a launch for Gluon are written. schedule-loops puts it first in the body.
 
-    Forms: "skewed": row-wise updates between two products, of which the second waits for the next turn's first one;
-    "added": products that are added to what the loop carries; "fresh": products from zero, each awaited before it is
-    used; "paired": two of these in flight; "ordered": products of any kind, which one group of all warps issues one
-    after another and awaits where their results are used. In all of them the body's operations stand in the order of
-    their text, and in all but the last gluon.cluster divides them.
+    In each loop that loads or multiplies tiles, gluon.cluster says what is issued when; a product is issued where it
+    stands, and awaited where something reads it, or at the end of the turn.
 
-    runs: for each loop, whether it certainly has a turn. query_in_registers: whether the left operand of the first
-    product is loaded to registers once. packed: whether the left operand of the second product is handed on to the next
-    turn two elements in a register. in_flight: for each ordered loop, the numbers of carried values that are products
-    which the next turn awaits.
+    runs: for each of these loops, whether it certainly has a turn. in_flight: for each, the numbers of carried values
+    that are products which the next turn awaits. query_in_registers: whether left operands that are loaded before the
+    loops are read to registers once. packed: whether operands that are handed on to the next turn are, two elements in
+    a register.
 
-    Example: `gluon.schedule {form = "skewed", runs = (true, false), query_in_registers = true}`
+    Example: `gluon.schedule {runs = (true, false), query_in_registers = true}`
     """
 
     name = "gluon.schedule"
     effects = Effect.ORDERED
-    form = attr(str, known=FORMS)
     runs = attr(tuple)
+    in_flight = attr(tuple, ())
     query_in_registers = attr(bool, False)
     packed = attr(bool, False)
-    in_flight = attr(tuple, ())
 
     def verify(self) -> None:
         if {*map(type, self.runs)} - {bool}:
             raise ValueError(f"runs is {self.runs}, not a truth value for each loop")
-        if self.form != "skewed" and (self.query_in_registers or self.packed):
-            raise ValueError(f"only a skewed loop keeps operands in registers, not one that is {self.form}")
-        if len(self.in_flight) != (len(self.runs) if self.form == "ordered" else 0):
-            raise ValueError(f"in_flight is {self.in_flight} for {len(self.runs)} loops that are {self.form}")
+        if self.in_flight and len(self.in_flight) != len(self.runs):
+            raise ValueError(f"in_flight is {self.in_flight} for {len(self.runs)} loops")
 
 
 class ClusterOp(Operation):
     """Begins a cluster: operations of a loop's body that are issued together, up to the next cluster or the end.
 
-    `stage`: so many turns after the loop's own (as in Triton's pipelined loops).
+    `stage`: so many turns after the loop's own; `slot`: which place in a turn of the steady loop (as in Triton's
+    pipelined loops). Clusters of one slot follow each other as in the text, which is in the order of dependences.
 
-    Example: `gluon.cluster {stage = 1}`
+    Example: `gluon.cluster {stage = 1, slot = 1}`
     """
 
     name = "gluon.cluster"
     effects = Effect.ORDERED
     stage = attr(int, 0)
+    slot = attr(int, 0)
 
     def verify(self) -> None:
         if self.stage not in (0, 1):
             raise ValueError(f"stage {self.stage}; a loop holds back operations for one turn at most")
 
 
-def clusters(body: Region) -> list[tuple[int, list[Operation]]]:
-    """The stage and the operations of each cluster of a loop's body, without the terminator."""
-    found: list[tuple[int, list[Operation]]] = []
+@dataclass(frozen=True)
+class Cluster:
+    """The operations of a cluster."""
+
+    stage: int
+    slot: int
+    ops: tuple[Operation, ...]
+
+
+def clusters(body: Region) -> list[Cluster]:
+    """The clusters of a loop's body in the order of a turn, without the terminator. A body without any is one."""
+    found: list[tuple[int, int, list[Operation]]] = [(0, 0, [])]
     for op in body:
         if isinstance(op, ClusterOp):
-            found.append((op.stage, []))
-        elif found and not op.is_terminator:
-            found[-1][1].append(op)
-    return found
+            found.append((op.stage, op.slot, []))
+        elif not op.is_terminator:
+            found[-1][2].append(op)
+    made = [Cluster(stage, slot, tuple(ops)) for stage, slot, ops in found if ops]
+    return sorted(made, key=lambda cluster: cluster.slot)
 
 
 def targets_gluon(op: Operation) -> bool:

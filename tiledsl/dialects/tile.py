@@ -31,7 +31,6 @@ ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "cas", "loa
 MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 # Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
-RINGS = ("", "query", "keys", "values", "left", "right", "turns", "item", "results")
 EVICTION_HINTS = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
 
 
@@ -441,7 +440,7 @@ class LoadBlockOp(Operation):
 
     The block begins at `starts`, one int32 for each dimension of the buffer. Dimension i of the result walks along
     dimension axes[i] of the buffer (-1, where its size is 1: along none); the other dimensions stay at their start.
-    `ring`: the shared memory that the block passes through in a kernel for Gluon, one of RINGS.
+    `ring`: the shared memory that the block passes through in a kernel for Gluon: blocks of one ring arrive together.
 
     Example: `%x = tile.load_block %A[%m, %k] {axes = (0, 1)} : tensor<128x64xfloat16>`
     """
@@ -451,7 +450,7 @@ class LoadBlockOp(Operation):
     buffer = operand(BufferType)
     starts = operands(ScalarType)
     axes = attr(tuple)
-    ring = attr(str, "", RINGS)
+    ring = attr(str, "")
     out = result(TensorType)
 
     def verify(self) -> None:
@@ -470,7 +469,7 @@ class StoreBlockOp(Operation):
     buffer = operand(BufferType)
     starts = operands(ScalarType)
     axes = attr(tuple)
-    ring = attr(str, "", RINGS)
+    ring = attr(str, "")
 
     def verify(self) -> None:
         _block(self.buffer, self.starts, self.axes, self.value)

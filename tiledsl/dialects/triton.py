@@ -164,7 +164,7 @@ class LoadBlockOp(Operation):
     descriptor = operand(ScalarType)
     starts = operands(ScalarType)
     axes = attr(tuple, ())
-    ring = attr(str, "", tile.RINGS)
+    ring = attr(str, "")
     out = result(TensorType)
 
     def verify(self) -> None:
@@ -183,7 +183,7 @@ class StoreBlockOp(Operation):
     descriptor = operand(ScalarType)
     starts = operands(ScalarType)
     axes = attr(tuple, ())
-    ring = attr(str, "", tile.RINGS)
+    ring = attr(str, "")
 
     def verify(self) -> None:
         _block(self.descriptor, self.starts, self.axes, self.value)

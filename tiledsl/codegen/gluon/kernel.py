@@ -1,15 +1,622 @@
-"""The writer for a kernel that schedule-loops has been through, by the form of its loops."""
+"""The source of a Gluon kernel: its loops as gluon.schedule and gluon.cluster say, by a producer and by consumers.
+
+The consumers walk a turn cluster by cluster. A product is issued where it stands, once its tiles are there, and awaited
+where something reads it, or at the end of the turn; those in flight (`gluon.schedule`) in the next turn. Matrix
+instructions end in the order in which they are issued, so that to await one is to let as many be on their way as were
+issued after it. A tile is released when the last product that reads it is done.
+
+Where clusters wait for the next turn, the first turn stands before the loop, and what is left of the last one after it:
+
+    stage 0 of the first turn
+    for turn in ...:  clusters by slot: stage 0 of this turn, stage 1 of the one before
+    stage 1 of the last turn
+"""
 
 from __future__ import annotations
 
-from tiledsl.codegen.gluon.ordered import OrderedKernelWriter
-from tiledsl.codegen.gluon.product import ProductKernelWriter
-from tiledsl.codegen.gluon.softmax import SoftmaxKernelWriter
-from tiledsl.codegen.gluon.writer import SpecializedWriter, schedule_of
-from tiledsl.dialects import triton
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from tiledsl.analysis.gluon.schedule import Loop, Schedule, block, divided, instruction_columns, last_of
+from tiledsl.analysis.gluon.slices import needed_for
+from tiledsl.analysis.loops import trip_count
+from tiledsl.codegen.expressions import ADD
+from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.gluon import api
+from tiledsl.codegen.gluon.expressions import Layouts
+from tiledsl.codegen.gluon.variables import LoopVariables
+from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes
+from tiledsl.dialects import gluon, scf, tensor, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Region, Value
+
+Counter = tuple[tuple[Loop, ...], int]  # of places: the loops that load a ring, and the stage of what reads it
 
 
-def gluon_writer(launch: triton.LaunchOp, module_names: set[str]) -> SpecializedWriter:
-    """The writer that knows the structure of the kernel's loops."""
-    writers: dict[str, type[SpecializedWriter]] = {"skewed": SoftmaxKernelWriter, "ordered": OrderedKernelWriter}
-    return writers.get(schedule_of(launch).form, ProductKernelWriter)(launch, module_names)
+@dataclass(eq=False)
+class _Turn:
+    """What has happened in a turn: rings whose tiles were awaited, and for each counter those still to be read."""
+
+    awaited: set[str] = field(default_factory=set)
+    left: dict[Counter, set[str]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Flying:
+    """A product that has been issued.
+
+    values: what has its sum, unless another product is added to that; names: of what a wait must mention: the sum, and
+    the operand that it reads from registers; read: the rings that no later product of its stage reads; freed: those
+    that none does, and at which place; turn: that has issued it, None if it is the one before; copy: of two turns.
+    """
+
+    op: tensor.DotOp
+    values: set[Value]
+    names: list[str]
+    read: list[str]
+    freed: dict[str, str]
+    turn: _Turn | None
+    copy: int
+
+
+class GluonKernelWriter(SpecializedWriter):
+    """Writes a launch that schedule-loops has been through."""
+
+    variables: LoopVariables
+
+    def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
+        self.plan = Schedule(launch)
+        self.flying: list[_Flying] = []
+        self.now = _Turn()
+        self.has_before = ""  # a condition on arrivals for the turn before
+        skipped = [op.out.shape for op in launch.body.walk() if isinstance(op, gluon.RescaleOp) and op.skip]
+        if skipped:
+            self.helpers = (api.rescaled(skipped[0][1] // divided(skipped[0], self.plan.warps)[1]),)
+        if self.plan.op.packed:
+            self.helpers = (*self.helpers, api.packed(self.plan.products[-1].a.dtype))
+        super().__init__(launch, module_names)
+
+    # Names
+
+    def make_layouts(self, module_names: set[str]) -> Layouts:
+        tiles: dict[tuple[int, ...], str] = {}
+        rows: dict[int, str] = {}
+        self.operand_layouts: dict[tuple[int, ...], str] = {}
+        for product in self.plan.products:
+            shape, dtype = product.out.shape, product.a.dtype
+            if shape not in tiles:
+                columns, warps = instruction_columns(shape, self.plan.warps), divided(shape, self.plan.warps)
+                name = f"TILE_{shape[0]}_{shape[1]}"
+                tiles[shape] = self.define(module_names, name, accumulator_layout(columns, dtype, warps))
+            if shape[0] not in rows:
+                rows[shape[0]] = self.define(module_names, f"ROWS_{shape[0]}", f"gl.SliceLayout(1, {tiles[shape]})")
+            if shape not in self.operand_layouts and self.plan.reads_registers(product):
+                text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width=2)"
+                self.operand_layouts[shape] = self.define(module_names, f"OPERAND_{shape[0]}_{shape[1]}", text)
+        return Layouts(tiles, rows)
+
+    def make_variables(self) -> LoopVariables:
+        return LoopVariables(self.launch.body, self.names, self.plan)
+
+    def claim_names(self) -> None:
+        claim, name, plan = self.names.claim, self.variables.name, self.plan
+        self.tiles = {load: claim(f"{name(load.out)}_ring") for ring in plan.rings.values() for load in ring.tiles}
+        hints = {ring: f"{name(found.tiles[0].out)}_" if len(found.tiles) == 1 else "" for ring, found in plan.rings.items()}
+        self.full = {ring: claim(f"{hint}full") for ring, hint in hints.items()}
+        self.empty = {ring: claim(f"{hint}empty") for ring, hint in hints.items()}
+        # tiles that the same loops load and the same stage reads are at the same place of their rings
+        read: dict[Counter, list[str]] = {}
+        for ring, found in plan.rings.items():
+            for stage in sorted({stage for each in found.readers.values() for stage in each}):
+                read.setdefault((tuple(found.readers), stage), []).append(hints[ring])
+        self.counters: dict[Counter, tuple[str, str]] = {}
+        for counter, names in read.items():
+            hint = names[0] if len(names) == 1 < len(read) else ""
+            self.counters[counter] = claim(f"{hint}stage"), claim(f"{hint}phase")
+        self.before: dict[str, str] = {}
+        self.claim_out_buffers()
+        buffers = {value: claim(f"{name(value)}_buffer") for value in dict.fromkeys(plan.buffers.values())}
+        self.buffers = {value: buffers[owner] for value, owner in plan.buffers.items()}
+        in_registers = [each for each in plan.products if plan.reads_registers(each) and block(each.a) is None]
+        self.operand_names: dict[tensor.DotOp, str] = {}
+        self.handed_on: dict[tensor.DotOp, str] = {}  # for the next turn; loops of a chain hand on to each other
+        for chain in plan.chains():
+            for products in zip(*(loop.products for loop in chain)):
+                first = products[0]
+                if first in in_registers:
+                    operand = claim(f"{name(first.a)}_operand")
+                    self.operand_names.update(dict.fromkeys(products, operand))
+                    if chain[0].stage[first]:
+                        packed = claim(f"{name(first.a)}_packed") if plan.op.packed else operand
+                        self.handed_on.update(dict.fromkeys(products, packed))
+        self.starts = {loop: claim("start") for loop in plan.loops if loop.is_skewed}
+        self.in_item: dict[triton.StoreBlockOp, str] = {}
+        free = list(plan.kept)
+        for store in self.box_stores():
+            if store.ring != "results":
+                load = next(each for each in free if _place(each) == _place(store))
+                free.remove(load)
+                self.in_item[store] = self.tiles[load]
+
+    def store_buffer(self, op: triton.StoreBlockOp) -> str:
+        return self.out_buffers[op] if op.ring == "results" else self.in_item[op]
+
+    def loaded(self) -> list[str]:
+        return list(dict.fromkeys(map(self.descriptor, self.plan.loads)))
+
+    def shared(self) -> list[str]:
+        barriers = [*self.full.values(), *self.empty.values()]
+        return [*self.tiles.values(), *barriers, *dict.fromkeys(self.buffers.values())]
+
+    def _counters(self, loop: Loop, stages: Iterable[int]) -> dict[Counter, set[str]]:
+        """The counters of a loop's turns, and the rings that are read there."""
+        found: dict[Counter, set[str]] = {}
+        for name, ring in self.plan.rings.items():
+            for stage in ring.readers.get(loop, ()):
+                if stage in stages:
+                    found.setdefault((tuple(ring.readers), stage), set()).add(name)
+        return found
+
+    def _tile_at(self, load: triton.LoadBlockOp, place: str) -> str:
+        """Where a tile is, of those at a place of its ring."""
+        if load not in self.plan.own:
+            return place
+        if place == "0":
+            return self.consumer
+        return place if self.warp_groups == 1 else f"{place} * {self.warp_groups} + {self.consumer}"
+
+    # The producer
+
+    def producer(self, name: str) -> list[str]:
+        starts = [value for load in self.plan.loads for value in load.starts]
+        bounds = [value for loop in self.plan.loops for value in loop.op.operands[:2]]
+        self.needed = needed_for([*starts, *bounds])
+        self.by_consumer = self.by_group(self.needed)
+        self.produced_at: dict[tuple[Loop, ...], tuple[str, str]] = {}
+        for (loops, _), names in self.counters.items():
+            self.produced_at.setdefault(loops, names)
+        self._begin(self.produced_at.values(), 1, "  # the first turn of an empty place does not wait")
+        self.items()
+        self._produce(self.launch.body)
+        return self.producer_function(name)
+
+    def _begin(self, counters: Iterable[tuple[str, str]], phase: int, remark: str = "") -> None:
+        for stage, name in counters:
+            self.line(f"{stage} = 0")
+            self.line(f"{name} = {phase}{remark}")
+        if self.plan.kept and self.item is not None:
+            self.line(f"{self.turn} = {phase}")
+
+    def _produce(self, region: Region) -> None:
+        loops = {loop.op: loop for loop in self.plan.loops}
+        for op in region:
+            if isinstance(op, scf.ForOp) and op in loops:
+                with self.range_of(op):
+                    self._produce_tiles(op.body, self._first_counters(loops[op]))
+            elif op not in self.by_consumer:
+                self.needed_ops([op], self.needed)
+            if self.plan.kept and op is self.plan.kept[-1]:
+                self._produce_tiles(region, {})
+
+    def _first_counters(self, loop: Loop) -> dict[str, tuple[str, str]]:
+        """The names of a place and of its phase, by the ring that a loop loads."""
+        rings = {name: ring for name, ring in self.plan.rings.items() if loop in ring.readers}
+        return {name: self.produced_at[tuple(ring.readers)] for name, ring in rings.items()}
+
+    def _produce_tiles(self, region: Region, counters: dict[str, tuple[str, str]]) -> None:
+        """Load what a turn needs, or without counters what is loaded once."""
+        by_consumer = [op for op in self.launch.body if op in self.by_consumer]
+        if counters:
+            self.needed_ops([op for op in region if op not in self.by_consumer], self.needed)
+            by_consumer += [op for op in region if op in self.by_consumer]
+        for name, ring in self.plan.rings.items():
+            loads = [op for op in self.plan.loads if op.parent is region and op.ring == name]
+            if not loads:
+                continue
+            place, phase = counters.get(name, ("0", self.turn if self.item is not None else "1"))
+            own = [load for load in loads if load in self.plan.own]
+            size = sum(box_bytes(load) * (self.warp_groups if load in own and not ring.by_consumer else 1) for load in loads)
+            if not ring.by_consumer:
+                self._expect(name, place, phase, size)
+            for load in loads:
+                if load not in own:
+                    self._load(load, place, place)
+            if own:
+                with self.under(f"for {self.consumer} in gl.static_range({self.warp_groups}):"):
+                    self.needed_ops(by_consumer, self.by_consumer)
+                    if ring.by_consumer:
+                        place = self.consumer
+                        self._expect(name, place, phase, size)
+                    for load in own:
+                        self._load(load, place, self.consumer if ring.by_consumer else self._tile_at(load, place))
+        for place, phase in dict.fromkeys(counters.values()):
+            self._advance(place, phase)
+        if not counters and self.item is not None:
+            self.line(f"{self.turn} ^= 1")
+
+    def _expect(self, ring: str, place: str, phase: str, size: int) -> None:
+        self.line(f"mbarrier.wait({self.empty[ring]}.index({place}), {phase})")
+        self.line(f"mbarrier.expect({self.full[ring]}.index({place}), {size})")
+
+    def _load(self, op: triton.LoadBlockOp, place: str, at: str) -> None:
+        self.origin(op)
+        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
+        full, tile = f"{self.full[op.ring]}.index({place})", f"{self.tile_buffer(op)}.index({at})"
+        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {tile})")
+
+    def _advance(self, stage: str, phase: str) -> None:
+        depth = self.plan.loops[0].op.num_stages
+        self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {depth})")
+
+    # The consumers
+
+    def consumers(self, name: str) -> list[str]:
+        self._begin(self.counters.values(), 0)
+        self.items()
+        chains = {chain[0].op: chain for chain in self.plan.chains()}
+        rest = {loop.op for loop in self.plan.loops} - {*chains}
+        last = last_of(self.launch.body, self.plan.loops)
+        in_registers = all(map(self.plan.in_registers, self.plan.kept))
+        for op in self.launch.body:
+            if op in chains:
+                self._loops(chains[op])  # type: ignore[index]
+            elif op not in rest:
+                self.ops([op])
+            if op is last and self.plan.kept and not in_registers and not self.in_item:
+                self._release_kept()
+        if self.in_item:
+            self.line("tma.store_wait(0)")
+            self._release_kept()
+        return self.consumer_function(name)
+
+    def statement(self, op: Operation) -> None:
+        if op in self.plan.kept:
+            if op is self.plan.kept[-1]:
+                self._receive_kept()
+        elif isinstance(op, tensor.DotOp):
+            self._issue(op)
+        elif isinstance(op, (triton.LoadBlockOp, gluon.ClusterOp)):
+            pass
+        elif isinstance(op, tensor.TransposeOp) and block(op.out) is not None:
+            pass  # products see what is in shared memory
+        else:
+            self._await_values(self._read_by(op))
+            super().statement(op)
+            for value in op.results:
+                if value in self.buffers:
+                    self._store_operand(value)
+
+    def _item_place(self, ring: str) -> str:
+        return self.consumer if self.plan.rings[ring].by_consumer else "0"
+
+    def _receive_kept(self) -> None:
+        self.origin(self.plan.kept[-1])
+        rings = dict.fromkeys(load.ring for load in self.plan.kept)
+        for ring in rings:
+            turn = self.turn if self.item is not None else "0"
+            self.line(f"mbarrier.wait({self.full[ring]}.index({self._item_place(ring)}), {turn})")
+        if self.item is not None:
+            self.line(f"{self.turn} ^= 1")
+        for load in self.plan.kept:
+            if self.plan.in_registers(load):
+                reader = next(each for each in self.plan.products if block(each.a) is load)
+                layout = self.operand_layouts[reader.out.shape]
+                self.line(f"{self.name(load.out)} = {self._tile(load.out)}.load({layout})")
+        if all(map(self.plan.in_registers, self.plan.kept)) and not self.in_item:
+            self._release_kept()
+
+    def _release_kept(self) -> None:
+        for ring in dict.fromkeys(load.ring for load in self.plan.kept):
+            self.line(f"mbarrier.arrive({self.empty[ring]}.index({self._item_place(ring)}), count=1)")
+
+    def _store_operand(self, value: Value) -> None:
+        """Store a computed operand where no product reads the one before it any more."""
+        buffer = self.buffers[value]
+        reading = [number for number, each in enumerate(self.flying, 1) if self.buffers.get(each.op.a) == buffer]
+        self._await(max(reading, default=0))
+        self.line(f"{buffer}.store({self.name(value)})")
+        self.line("fence_async_shared()")
+
+    # Loops
+
+    def _loops(self, chain: Sequence[Loop]) -> None:
+        """Loops that hand their values to the next."""
+        first = chain[0]
+        self.assign(first.op.iter_args, first.op.inits)
+        if not first.is_skewed:
+            self._turns(first)
+            return
+        condition = " or ".join(map(self._runs, chain))
+        with nullcontext() if any(loop.runs for loop in chain) else self.under(f"if {condition}:"):
+            self._first_turn(chain)
+            for loop in chain:
+                self._turns(loop)
+            self._turn(chain[-1], {1})
+
+    def _runs(self, loop: Loop) -> str:
+        lower, upper = (self.expressions.value(value).at(ADD) for value in loop.op.operands[:2])
+        return f"{lower} < {upper}"
+
+    def _first_turn(self, chain: Sequence[Loop]) -> None:
+        """Stage 0 of the first turn, of the first loop that has one."""
+        loop, *later = chain
+        certain = loop.runs or not later
+        lower, upper = (self.expressions.value(value) for value in loop.op.operands[:2])
+        with nullcontext() if certain else self.under(f"if {self._runs(loop)}:"):
+            self.line(f"{self.name(loop.op.index)} = {lower.text}")
+            self._turn(loop, {0})
+            self.line(f"{self.starts[loop]} = {lower.at(ADD)} + 1")
+            for each in later:
+                self.line(f"{self.starts[each]} = {self.expressions.text(each.op.lower)}")
+        if not certain:
+            with self.under("else:"):
+                self.line(f"{self.starts[loop]} = {upper.text}")
+                self._first_turn(later)
+
+    def _turns(self, loop: Loop) -> None:
+        op = loop.op
+        old = self._in_flight(loop)
+        self.flying, self.has_before = list(old), f", pred={self.name(op.index)} > {self.expressions.value(op.lower).at(ADD)}"
+        steps = trip_count(op) or 0
+        if op.unroll == 2 and steps:
+            self._pairs(loop, steps)
+        elif loop.is_skewed:
+            self.origin(op)
+            with self.under(f"for {self.name(op.index)} in range({self.starts[loop]}, {self.expressions.text(op.upper)}):"):
+                self._turn(loop, {0, 1})
+        else:
+            with self.range_of(op):
+                self._turn(loop, {0})
+        self.flying, self.has_before = old, "" if loop.runs else f", pred={self._runs(loop)}"
+        self._await(len(old))
+
+    def _in_flight(self, loop: Loop) -> list[_Flying]:
+        """What the turn before has issued and this one awaits. One that is the accumulator of its own product needs no
+        other type than what a wait gives."""
+        old: list[_Flying] = []
+        for number in loop.in_flight:
+            argument, product = loop.op.iter_args[number], loop.op.yielded[number].op
+            assert isinstance(product, tensor.DotOp)
+            if product.accumulator is not argument:
+                self.line(f"{self.name(argument)} = warpgroup_mma_init({self.name(argument)})")
+            each = self._flying(loop, product)
+            each.values, each.turn = {argument}, None
+            each.freed = {ring: self._before(place) for ring, place in each.freed.items()}
+            old.append(each)
+        for place in dict.fromkeys(self._before(stage) for stage, _ in self._stages(loop) if old):
+            self.line(f"{place} = 0")
+        return old
+
+    def _stages(self, loop: Loop) -> list[tuple[str, str]]:
+        return [self.counters[each] for each in self._counters(loop, {0, 1})]
+
+    def _before(self, stage: str) -> str:
+        """The name of the place of the turn before."""
+        if stage not in self.before:
+            self.before[stage] = self.names.claim(f"{stage}_before")
+        return self.before[stage]
+
+    def _pairs(self, loop: Loop, steps: int) -> None:
+        """Turns two by two, cluster by cluster: products of the second one run while the first one's are used."""
+        op = loop.op
+        index, lower = self.name(op.index), self.expressions.value(op.lower)
+        pair = self.names.claim("pair")
+        self.origin(op)
+        with self.under(f"for {pair} in range({steps // 2}):"):
+            first = f"2 * {pair}"
+            self.line(f"{index} = {first}" if lower.text == "0" else f"{index} = {lower.at(ADD)} + {first}")
+            self._turn(loop, {0}, copies=2)
+        if steps % 2:
+            self.line(f"{index} = {self.expressions.text(op.upper)} - 1")
+            self._turn(loop, {0})
+
+    def _turn(self, loop: Loop, stages: set[int], copies: int = 1) -> None:
+        """The clusters of these stages, those of stage 1 for the turn before."""
+        self.loop = loop
+        clusters = [cluster for cluster in loop.clusters if cluster.stage in stages]
+        carried = len(self.flying)
+        self.now = _Turn(left=self._counters(loop, stages))
+        for number, cluster in enumerate(clusters):
+            for copy in range(copies):
+                if copy and not number:
+                    self._step_on()
+                    self.now = _Turn(left=self._counters(loop, stages))
+                    index = self.name(loop.op.index)
+                    self.variables.copy = copy
+                    self.line(f"{self.name(loop.op.index)} = {index} + 1")
+                self.variables.copy = copy
+                if number:
+                    self._await_values(value for op in cluster.ops for value in self._read_by(op))
+                self.ops(cluster.ops)
+                self._await_chained()
+                if number == len(clusters) - 1:
+                    self._end_of_turn(loop, stages, carried, copy == copies - 1)
+        self.variables.copy = 0
+
+    def _end_of_turn(self, loop: Loop, stages: set[int], carried: int, is_last: bool) -> None:
+        if is_last:
+            self._await(len(self.flying) - carried)
+            self._step_on()
+        for product in loop.products:
+            if 0 in stages and product in self.handed_on:
+                self._hand_on(product)
+        iter_args, yielded = loop.op.iter_args, loop.op.yielded
+        stage = loop.stage
+        mine = [n for n, value in enumerate(yielded) if (stage.get(value.op, 0) if value.op else 0) in stages]
+        self.assign([iter_args[n] for n in mine], [yielded[n] for n in mine])
+        if loop.op.unroll == 2:
+            self.helpers = tuple(dict.fromkeys((*self.helpers, api.PINNED)))
+            for value in iter_args:
+                if value.dtype == "float32" and value.shape:
+                    self.line(f"{self.name(value)} = _pinned({self.name(value)})")
+
+    def _hand_on(self, product: tensor.DotOp) -> None:
+        """The left operand of a product of the next turn."""
+        name, text = self.handed_on[product], self.expressions.text(product.a)
+        if self.plan.op.packed:
+            self.line(f"{name} = _packed({text})")
+        else:
+            self.line(f"{name} = gl.convert_layout({text}, {self.operand_layouts[product.out.shape]})")
+
+    def _step_on(self) -> None:
+        """Go on to the next places where that has not been done; products in flight keep theirs by another name."""
+        for counter in list(self.now.left):
+            self._step(counter)
+
+    def _step(self, counter: Counter) -> None:
+        del self.now.left[counter]
+        stage, phase = self.counters[counter]
+        kept = [(each, ring) for each in self.flying for ring, place in each.freed.items() if place == stage]
+        for each, ring in kept:
+            each.freed[ring] = self._before(stage)
+        if kept:
+            self.line(f"{self._before(stage)} = {stage}")
+        self._advance(stage, phase)
+
+    # Products
+
+    def _flying(self, loop: Loop, op: tensor.DotOp) -> _Flying:
+        read, freed = [], {}
+        stage = loop.stage[op]
+        for name, ring in self.plan.rings.items():
+            last = ring.readers.get(loop, {})
+            if last.get(stage) is op:
+                read.append(name)
+                if stage == max(last):
+                    freed[name] = self.counters[tuple(ring.readers), stage][0]
+        values = {op.out}
+        if stage:  # which the next turn reads as what it carries
+            values |= {arg for arg, value in zip(loop.op.iter_args, loop.op.yielded) if value is op.out}
+        return _Flying(op, values, [self.name(op.out)], read, freed, self.now, self.variables.copy)
+
+    def _tile(self, value: Value) -> str:
+        """A tile as an operand, once it is there."""
+        load = block(value)
+        assert isinstance(load, triton.LoadBlockOp)
+        if load in self.plan.kept:
+            return self.operand(value, self._tile_at(load, "0"))
+        ring = self.plan.rings[load.ring]
+        readers = ring.readers[self.loop]
+        stage = self.loop.stage[self.product]
+        place, phase = self.counters[tuple(ring.readers), stage]
+        if load.ring not in self.now.awaited and stage == min(readers):
+            self.now.awaited.add(load.ring)
+            self.line(f"mbarrier.wait({self.full[load.ring]}.index({place}), {phase})")
+        return self.operand(value, self._tile_at(load, place))
+
+    def tile_buffer(self, op: triton.LoadBlockOp) -> str:
+        return self.tiles[self.plan.owner[op]]
+
+    def _issue(self, op: tensor.DotOp) -> None:
+        """Issue a product. What it is added to may be on its way, if nothing else wants it."""
+        self.origin(op)
+        self.product = op
+        before = [each for each in self.flying if op.accumulator in each.values]
+        chained = bool(before) and set(op.accumulator.uses) == {op}
+        if not chained:
+            self._await_values(self._inside(op.accumulator))
+        left, held = self._left(op)
+        right = self._tile(op.b)
+        from_zero = constant_of(op.accumulator) == 0
+        acc = f"{self.zeros(op.out)}, use_acc=False" if from_zero else self.expressions.text(op.accumulator)
+        each = self._flying(self.loop, op)
+        each.names += held
+        self.line(f"{each.names[0]} = warpgroup_mma({left}, {right}, {acc}, is_async=True)")
+        if chained:
+            for other in before:
+                other.values, other.names[0] = set(), each.names[0]
+        self.flying.append(each)
+
+    def _left(self, op: tensor.DotOp) -> tuple[str, list[str]]:
+        """The left operand, and the registers that it is in."""
+        load = block(op.a)
+        if load is not None and self.plan.in_registers(load):
+            return self.name(op.a), [self.name(op.a)]
+        if load is not None:
+            return self._tile(op.a), []
+        if op.a in self.buffers:
+            return self.buffers[op.a], []
+        operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]
+        if op not in self.handed_on:
+            self.line(f"{operand} = gl.convert_layout({self.expressions.text(op.a)}, {layout})")
+        elif self.plan.op.packed:
+            self.line(f"{operand} = _unpacked({self.handed_on[op]}, {layout})")
+        return operand, [operand]
+
+    def _read_by(self, op: Operation) -> Iterator[Value]:
+        """The values that the text of an operation reads, those inside of branches and inlined ones included."""
+        for inner in op.walk():
+            for value in inner.operands:
+                yield from self._inside(value)
+
+    def _inside(self, value: Value) -> Iterator[Value]:
+        yield value
+        if value.op is not None and value.op in self.variables.inlined:
+            yield from self._read_by(value.op)
+
+    def _await_values(self, values: Iterable[Value]) -> None:
+        if not self.flying:
+            return
+        read, copy = set(values), self.variables.copy
+        needed = [n for n, each in enumerate(self.flying) if not read.isdisjoint(each.values) and each.copy == copy]
+        if needed:
+            self._await(needed[-1] + 1)
+
+    def _await_chained(self) -> None:
+        """Wait for the products of the turn before that products of this one are added to."""
+        chained = [number for number, each in enumerate(self.flying, 1) if each.turn is None and not each.values]
+        self._await(max(chained, default=0))
+
+    def _await(self, number: int) -> None:
+        """Wait for so many of the products on their way, the oldest ones, and release what none of the others reads.
+
+        ptxas takes products one by one if those of the turn before are awaited while others are on their way, unless
+        these are added to them.
+        """
+        if any(each.turn is None and each.values for each in self.flying[:number]):
+            number = len(self.flying)
+        finished, self.flying = self.flying[:number], self.flying[number:]
+        if not finished:
+            return
+        names = dict.fromkeys([*(each.names[0] for each in finished), *(name for each in finished for name in each.names)])
+        deps = ", ".join(names)
+        self.line(f"{deps} = warpgroup_mma_wait({len(self.flying)}, deps=[{deps}])")
+        freed = [(ring, place, each.turn) for each in finished for ring, place in each.freed.items()]
+        for ring, place, turn in freed:
+            condition = "" if turn else self.has_before
+            self.line(f"mbarrier.arrive({self.empty[ring]}.index({place}), count=1{condition})")
+        overwritten = any(each.op.a in self.buffers for each in finished) or bool(self.in_item)
+        if overwritten and not freed:  # to arrive makes warps wait for one another, before one stores what others read
+            self.helpers = tuple(dict.fromkeys((*self.helpers, api.BARRIER)))
+            self.line("_barrier()")
+        done = {ring for each in finished if each.turn is self.now for ring in each.read}
+        stage = {self.loop.stage[each.op] for each in finished}
+        for counter in [each for each in self.now.left if each[1] in stage]:
+            self.now.left[counter] -= done
+            if not self.now.left[counter]:
+                self._step(counter)
+
+    # The entry
+
+    def entry(self, name: str) -> list[str]:
+        for ring, found in self.plan.rings.items():
+            for load in found.tiles:
+                parts = self.warp_groups if load in self.plan.own else 1
+                self.allocate(self.tiles[load], load, found.depth * parts)
+        for buffer, value in {buffer: value for value, buffer in self.buffers.items()}.items():
+            layout = api.shared_layout(value.shape, value.dtype)
+            shape = ", ".join(map(str, value.shape))
+            self.line(f"{buffer} = gl.allocate_shared_memory({TRITON_TYPES[value.dtype]}, [{shape}], {layout})")
+        self.allocate_results()
+        for ring, found in self.plan.rings.items():
+            places = found.depth * (self.warp_groups if found.by_consumer else 1)
+            self.line(f"{self.full[ring]} = _barriers({places}, 1)")
+            self.line(f"{self.empty[ring]} = _barriers({places}, {1 if found.by_consumer else self.warp_groups})")
+        self.start(name)
+        return self.function(name, map(self.argument, self.launch.body.args))
+
+
+def _place(op: triton.LoadBlockOp | triton.StoreBlockOp) -> tuple[tuple[int, ...], str]:
+    """What a place in shared memory is made for."""
+    return gluon.box(op), (op.out if isinstance(op, triton.LoadBlockOp) else op.value).dtype

@@ -25,25 +25,19 @@ from tiledsl.ir.types import ELEMENTS
 class SpecializedWriter(KernelWriter, ABC):
     """Writes a prepared triton.launch as a Gluon function for the producer, one for the consumers, and an entry.
 
-    Subclasses know the structure: they make layouts and variables, claim names, and write the three functions' bodies.
-    `rings`, `full` and `empty` are the names of tiles in shared memory and of their barriers, by ring.
+    What its loops are is for the subclass: it makes layouts and variables, claims names, and writes the three
+    functions' bodies.
     """
 
     expressions: GluonExpressions
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch
-        self.schedule = schedule_of(launch)
-        self.loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
-        self.ops_before, self.ops_after = _around(launch.body, self.loops)
         self.item = next((op for op in launch.body if isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp))), None)
         group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
         self.warp_groups = 1 if group is None else int(group.parts)
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[triton.StoreBlockOp, str] = {}
-        self.rings: dict[str, str] = {}
-        self.full: dict[str, str] = {}
-        self.empty: dict[str, str] = {}
         self.layouts = self.make_layouts(module_names)
         self.names = PythonNames(module_names)
         self.variables = self.make_variables()
@@ -65,13 +59,13 @@ class SpecializedWriter(KernelWriter, ABC):
             self.count, self.half = claim("count"), claim("half")
         self.claim_names()
 
-    # What a structure is made of
+    # What the subclass knows
 
     @abstractmethod
     def make_layouts(self, module_names: set[str]) -> Layouts: ...
 
-    def make_variables(self) -> Variables:
-        return Variables(self.launch.body, self.names)
+    @abstractmethod
+    def make_variables(self) -> Variables: ...
 
     @abstractmethod
     def claim_names(self) -> None: ...
@@ -89,17 +83,21 @@ class SpecializedWriter(KernelWriter, ABC):
     def loaded(self) -> list[str]:
         """Descriptors that boxes are loaded through."""
 
-    def box_stores(self) -> list[triton.StoreBlockOp]:
-        """Boxes that consumers store."""
-        return [op for op in self.ops_after if isinstance(op, triton.StoreBlockOp)]
+    @abstractmethod
+    def shared(self) -> list[str]:
+        """All tiles and barriers that the producer and the consumers share."""
 
+    @abstractmethod
     def store_buffer(self, op: triton.StoreBlockOp) -> str:
         """Shared memory that a stored box passes through: a place for each consumer, its own or an operand's."""
-        return self.out_buffers[op] if op.ring == "results" else self.rings[op.ring]
 
-    def key(self, op: triton.LoadBlockOp) -> str:
-        """Which of the `rings` a block is loaded to."""
-        return op.ring
+    @abstractmethod
+    def tile_buffer(self, op: triton.LoadBlockOp) -> str:
+        """Shared memory that a block is loaded to."""
+
+    def box_stores(self) -> list[triton.StoreBlockOp]:
+        """Boxes that consumers store."""
+        return [op for op in self.launch.body.walk() if isinstance(op, triton.StoreBlockOp)]
 
     # Names
 
@@ -126,10 +124,6 @@ class SpecializedWriter(KernelWriter, ABC):
     def stored(self) -> list[str]:
         """Descriptors that boxes are stored through."""
         return list(dict.fromkeys(self.descriptor(op) for op in self.box_stores()))
-
-    def shared(self) -> list[str]:
-        """All tiles and barriers that the producer and the consumers share."""
-        return [*self.rings.values(), *self.full.values(), *self.empty.values()]
 
     # Lines
 
@@ -229,16 +223,6 @@ class SpecializedWriter(KernelWriter, ABC):
             if op in needed and op not in self.variables.inlined:
                 self.statement(op)
 
-    def load_box(self, op: triton.LoadBlockOp, index: str, phase: str) -> None:
-        self.origin(op)
-        ring = self.key(op)
-        place = f"{self.rings[ring]}.index({index})"
-        full = f"{self.full[ring]}.index({index})"
-        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
-        self.line(f"mbarrier.wait({self.empty[ring]}.index({index}), {phase})")
-        self.line(f"mbarrier.expect({full}, {box_bytes(op)})")
-        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {place})")
-
     def matrix(self, ring: str, index: str, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
         """A place of a ring as a matrix, without the box's dimensions of 1."""
         shape = op.out.shape if isinstance(op, triton.LoadBlockOp) else op.value.shape
@@ -250,14 +234,11 @@ class SpecializedWriter(KernelWriter, ABC):
         if isinstance(value.op, tensor.TransposeOp):
             return f"{self.operand(value.op.source, place)}.permute({value.op.permutation})"
         assert isinstance(value.op, triton.LoadBlockOp), f"{value.op!r} is not in shared memory"
-        return self.matrix(self.rings[self.key(value.op)], place, value.op)
+        return self.matrix(self.tile_buffer(value.op), place, value.op)
 
     def zeros(self, value: Value) -> str:
         """What a product that is not added to anything starts with."""
         return f"gl.zeros({shape_text(value.shape)}, gl.float32, {self.layouts.of(value.shape)})"
-
-    def release(self, ring: str, index: str) -> None:
-        self.line(f"mbarrier.arrive({self.empty[ring]}.index({index}), count=1)")
 
     def send_box(self, op: triton.StoreBlockOp) -> None:
         self.origin(op)
@@ -297,29 +278,6 @@ class SpecializedWriter(KernelWriter, ABC):
         self.line(f"    {[4] * (self.warp_groups - 1) + [1]},")
         self.line(f"    {[registers] * (self.warp_groups - 1) + [PRODUCER_REGISTERS]},")
         self.line(")")
-
-
-def schedule_of(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    """What schedule-loops has put first in a launch."""
-    first = launch.body.first
-    assert isinstance(first, gluon.ScheduleOp), "schedule-loops has not been through this launch"
-    return first
-
-
-def _around(body: Region, loops: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:
-    """The operations before the first loop, and those after the last."""
-    ops = list(body)
-    return ops[: ops.index(loops[0])], ops[ops.index(loops[-1]) + 1 :]
-
-
-def moved_by(op: Operation) -> bool:
-    """Whether an operation of a cluster is written by the statements around it: loads of operands, and products."""
-    return isinstance(op, (triton.LoadBlockOp, tensor.TransposeOp, tensor.DotOp))
-
-
-def loads_of(loop: scf.ForOp) -> dict[str, triton.LoadBlockOp]:
-    """The blocks that a loop loads, by ring."""
-    return {op.ring: op for op in loop.body if isinstance(op, triton.LoadBlockOp)}
 
 
 def box_bytes(op: triton.LoadBlockOp) -> int:

@@ -1,0 +1,204 @@
+"""What IR that schedule-loops has been through says of a launch for Gluon: loops, clusters, rings, and who has what.
+
+The emitter writes it, and `tiledsl lower --emit schedule` prints it: nothing here looks at what a loop is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from tiledsl.analysis.gluon.slices import dependents, needed_for
+from tiledsl.dialects import gluon, scf, tensor, tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Region, Value
+
+ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
+MOST_COLUMNS = 256  # of an instruction
+LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop that loads tiles or multiplies them; `clusters` in the order of a turn of the steady loop."""
+
+    op: scf.ForOp
+    runs: bool
+    in_flight: tuple[int, ...]
+    clusters: tuple[gluon.Cluster, ...]
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether something waits for the next turn."""
+        return any(cluster.stage for cluster in self.clusters)
+
+    @property
+    def stage(self) -> dict[Operation, int]:
+        return {op: cluster.stage for cluster in self.clusters for op in cluster.ops}
+
+    @property
+    def products(self) -> list[tensor.DotOp]:
+        """In the order in which they are issued."""
+        return [op for cluster in self.clusters for op in cluster.ops if isinstance(op, tensor.DotOp)]
+
+    @property
+    def held(self) -> list[Value]:
+        """What a turn computes and the next one reads beside its own."""
+        stage = self.stage
+        late = [op for op in stage if stage[op]]
+        read = dict.fromkeys(value for op in late for each in op.walk() for value in each.operands)
+        return [value for value in read if value.op in stage and not stage[value.op] and constant_of(value) is None]
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """Places for tiles that arrive together: so many of them, with a barrier for "full" and one for "empty" each.
+
+    `readers`: for each loop, and for each stage of its clusters, the last product there that reads one of the tiles.
+    `by_consumer`: whether each consumer has barriers of its own, since all the tiles are its own.
+    """
+
+    tiles: tuple[triton.LoadBlockOp, ...]
+    depth: int
+    readers: Mapping[Loop, Mapping[int, tensor.DotOp]]
+    by_consumer: bool
+
+
+class Schedule:
+    """The schedule of a launch. `rings` by name; those that are loaded outside of the loops have no readers there.
+
+    owner: for each load the one of an earlier loop whose places it has, or itself. own: the loads of which each
+    consumer has a tile of its own. buffers: for each computed operand that passes through shared memory, since warps
+    that share its rows hold other columns of it, the one whose place it has.
+    """
+
+    def __init__(self, launch: triton.LaunchOp) -> None:
+        self.op = schedule_of(launch)
+        self.warps = int(dict(launch.options).get("num_warps", 4))
+        self.group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
+        self.parts = 1 if self.group is None else int(self.group.parts)
+        found = [op for op in launch.body.walk() if isinstance(op, scf.ForOp) and is_scheduled(op)]
+        runs, in_flight = dict(enumerate(self.op.runs)), dict(enumerate(self.op.in_flight))
+        self.loops = [
+            Loop(op, runs.get(n, False), in_flight.get(n, ()), tuple(gluon.clusters(op.body)))
+            for n, op in enumerate(found)
+        ]
+        self.products = [product for loop in self.loops for product in loop.products]
+        self.loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp)]
+        self.kept = [load for load in self.loads if not any(load.parent is loop.op.body for loop in self.loops)]
+        by_group = dependents([] if self.group is None else [self.group], needed_for(self._starts()))
+        self.own = {load for load in self.loads if any(value.op in by_group for value in load.starts)}
+        self.owner: dict[triton.LoadBlockOp, triton.LoadBlockOp] = {}
+        self.rings: dict[str, Ring] = {}
+        self._find_rings()
+        stored = [[each.a for each in loop.products if is_stored(each, self.warps)] for loop in self.loops]
+        self.buffers = shared([{value: value.type for value in values} for values in stored])
+
+    def _starts(self) -> list[Value]:
+        return [value for load in self.loads for value in load.starts]
+
+    def _find_rings(self) -> None:
+        tiles: dict[str, list[triton.LoadBlockOp]] = {}
+        places = [(None, self.kept), *((loop, [op for op in self.loads if op.parent is loop.op.body]) for loop in self.loops)]
+        readers: dict[str, dict[Loop, dict[int, tensor.DotOp]]] = {}
+        for loop, loads in places:
+            for name in dict.fromkeys(load.ring for load in loads):
+                mine = [load for load in loads if load.ring == name]
+                owners = tiles.setdefault(name, mine)
+                self.owner.update(zip(mine, owners, strict=True))
+                by_loop = readers.setdefault(name, {})
+                if loop is not None:
+                    by_loop[loop] = {
+                        loop.stage[product]: product
+                        for product in loop.products
+                        if any(block(value) in mine for value in (product.a, product.b))
+                    }
+        for name, owners in tiles.items():
+            by_consumer = not readers[name] and all(load in self.own for load in owners)
+            depth = max((loop.op.num_stages for loop in readers[name]), default=1)
+            self.rings[name] = Ring(tuple(owners), depth, readers[name], by_consumer)
+
+    def reads_registers(self, product: tensor.DotOp) -> bool:
+        """Whether a product's left operand is in registers."""
+        load = block(product.a)
+        return not is_stored(product, self.warps) if load is None else self.in_registers(load)
+
+    def in_registers(self, load: Operation) -> bool:
+        """Whether a tile is read to registers once."""
+        return self.op.query_in_registers and load in self.kept and any(block(each.a) is load for each in self.products)
+
+    def chains(self) -> list[list[Loop]]:
+        """The loops; those between whose turns the pipeline does not run empty together."""
+        chains = [self.loops[:1]] if self.loops else []
+        for one, following in pairwise(self.loops):
+            joined = one.is_skewed and following.is_skewed and hands_on(one.op, following.op)
+            if joined:
+                chains[-1].append(following)
+            else:
+                chains.append([following])
+        return chains
+
+
+def schedule_of(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+    """What schedule-loops has put first in a launch."""
+    first = launch.body.first
+    assert isinstance(first, gluon.ScheduleOp), "schedule-loops has not been through this launch"
+    return first
+
+
+def is_scheduled(loop: scf.ForOp) -> bool:
+    """Whether a loop's own body has tiles to load or to multiply."""
+    return any(isinstance(op, (*LOADS, tensor.DotOp)) for op in loop.body)
+
+
+def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
+    """Whether a loop does nothing with its values but hand them to another one."""
+    return following.inits == one.results and all(set(value.uses) == {following} for value in one.results)
+
+
+def block(value: Value) -> tile.LoadBlockOp | triton.LoadBlockOp | None:
+    """The load of a product's operand, transposed or not; None of what is computed."""
+    op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
+    return op if isinstance(op, LOADS) else None
+
+
+def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
+    """How many of the warps the rows of a product are divided among, and how many its columns."""
+    groups = warps // 4
+    by_rows = math.gcd(shape[0] // ROWS_OF_WARPS, groups)
+    return 4 * by_rows, groups // by_rows
+
+
+def is_stored(product: tensor.DotOp, warps: int) -> bool:
+    """Whether a product's left operand is computed, and passes through shared memory."""
+    return block(product.a) is None and divided(product.out.shape, warps)[1] > 1
+
+
+def instruction_columns(shape: tuple[int, ...], warps: int) -> int:
+    """The columns of the matrix instructions of a product."""
+    return min(MOST_COLUMNS, shape[1] // divided(shape, warps)[1])
+
+
+_Thing = TypeVar("_Thing")
+
+
+def shared(loops: Sequence[Mapping[_Thing, object]]) -> dict[_Thing, _Thing]:
+    """For each thing the first one that is alike and has not been given to another one of the same loop."""
+    found: dict[_Thing, _Thing] = {}
+    owners: dict[_Thing, object] = {}
+    for loop in loops:
+        free = dict(owners)
+        for thing, kind in loop.items():
+            owner = next((each for each in free if free[each] == kind), thing)
+            free.pop(owner, None)
+            owners[owner], found[thing] = kind, owner
+    return found
+
+
+def last_of(region: Region, loops: Iterable[Loop]) -> Operation | None:
+    """The last operation of a region that is, or contains, one of the loops."""
+    inside = {loop.op for loop in loops}
+    return next((op for op in reversed(list(region)) if any(each in inside for each in op.walk())), None)

@@ -1,0 +1,78 @@
+"""Which values of a launch for Gluon share a variable, where loops hold operations back for a turn or take two turns at a time."""
+
+from __future__ import annotations
+
+from tiledsl.analysis.gluon.schedule import Schedule, block
+from tiledsl.codegen.names import PythonNames
+from tiledsl.codegen.variables import Variables
+from tiledsl.dialects import tensor
+from tiledsl.ir.core import Region, Value
+
+
+class LoopVariables(Variables):
+    """The variables of a scheduled launch.
+
+    Computed operands have variables: they are stored or converted as soon as they are there. What a turn computes for
+    the next one has a variable that nothing else has, unless it is what a product is added to; nor do values of one
+    stage share one with values of the other. Loops of a chain share what they carry and hand on. Where two turns
+    are taken at a time, values of the second have variables of their own: `copy` says which turn is meant.
+    """
+
+    def __init__(self, body: Region, names: PythonNames, plan: Schedule) -> None:
+        self._plan = plan
+        self.copy = 0
+        self._second: dict[int, str] = {}
+        self._operands = {product.a.op for product in plan.products if block(product.a) is None}
+        self._held = [value for loop in plan.loops for value in loop.held]
+        self._accumulators = {product.accumulator for product in plan.products}
+        self._alone = {value for value in self._held if value not in self._accumulators}
+        self._stage: dict[Value, int] = {}
+        for loop in plan.loops:
+            if loop.is_skewed:
+                stage = loop.stage
+                self._stage.update({value: stage[op] for op in stage for value in op.results})
+                carried = zip(loop.op.iter_args, loop.op.yielded)
+                self._stage.update({a: stage.get(b.op, 0) if b.op else 0 for a, b in carried})
+                self._stage.update({value: 1 for value in loop.held if value in self._accumulators})
+        super().__init__(body, names)
+        twice = [loop for loop in plan.loops if loop.op.unroll == 2]
+        first = [op for loop in twice for op in loop.clusters[0].ops]
+        own = [*(loop.op.index for loop in twice), *(value for op in first for value in op.results)]
+        self._own = {id(self.members(value)) for value in own}
+
+    def name(self, value: Value) -> str:
+        name = super().name(value)
+        group = id(self.members(value))
+        if not self.copy or group not in self._own:
+            return name
+        if group not in self._second:
+            self._second[group] = self.names.claim(f"{name}_other")
+        return self._second[group]
+
+    def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
+        super()._choose_inlined(region, length)
+        self.inlined.difference_update(op for op in self._operands if op is not None)
+        self.inlined.difference_update(value.op for value in self._alone if value.op is not None)
+
+    def _join(self, a: Value, b: Value, always: bool = False) -> bool:
+        members = (*self.members(a), *self.members(b))
+        apart = not self._alone.isdisjoint(members) or len({self._stage[v] for v in members if v in self._stage}) > 1
+        return (always or not apart) and super()._join(a, b, always)
+
+    def _coalesce(self, body: Region) -> None:
+        for chain in self._plan.chains():
+            first = chain[0]
+            for loop in chain:
+                for one, other in zip(first.held, loop.held, strict=True):
+                    if one in self._alone:
+                        self._join(one, other, always=True)
+                for product in loop.products:
+                    if loop.stage[product] and product.out in loop.op.yielded:
+                        argument = loop.op.iter_args[loop.op.yielded.index(product.out)]
+                        self._join(argument, product.out, always=True)
+                        if product.accumulator in loop.held:
+                            self._join(argument, product.accumulator, always=True)
+            for one_loop, following in zip(chain, chain[1:]):
+                for result, argument in zip(one_loop.op.results, following.op.iter_args, strict=True):
+                    self._join(result, argument, always=True)
+        super()._coalesce(body)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, reached, stripped
-from tiledsl.analysis.gluon.ordered_loops import ITEM, OrderedLoop, block, is_ordered, is_stored, ordered_loops
+from tiledsl.analysis.gluon.ordered_loops import ITEM
 from tiledsl.analysis.gluon.plan import query_in_registers
+from tiledsl.analysis.gluon.schedule import block, is_scheduled, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
-from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
-from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product, is_softmax
+from tiledsl.analysis.gluon.softmax_loops import dependent_on
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -31,14 +31,17 @@ class ScheduleLoops(Pass):
 
     Before:  %out = scf.for ... { %k = triton.load_block ...; %v = triton.load_block ...; %s = tensor.dot %q, %kt, %zero
                                   (update); %acc2 = arith.mul %acc, %f; %out = tensor.dot %p, %v, %acc2; yield }
-    After:   gluon.schedule {form = "skewed", runs = (true)}
-             %out = scf.for ... { gluon.cluster; %k = triton.load_block ... {ring = "keys"}; %s = tensor.dot; (update)
-                                  gluon.cluster; %acc2 = arith.mul %acc, %f
-                                  gluon.cluster {stage = 1}; %v = triton.load_block ... {ring = "values"}
+    After:   gluon.schedule {runs = (true)}
+             %out = scf.for ... { gluon.cluster; %k = triton.load_block ... {ring = "k"}; %s = tensor.dot
+                                  gluon.cluster {slot = 2}; (update)
+                                  gluon.cluster {slot = 3}; %acc2 = arith.mul %acc, %f
+                                  gluon.cluster {stage = 1, slot = 1}; %v = triton.load_block ... {ring = "v"}
                                   %out = tensor.dot %p, %v, %acc2; yield }
 
-    The forms are those that select-emitter has prepared, and gluon.schedule explains. What a loop of one product needs
-    no product for is computed beside it only if it is loaded: else it would wait for loads before the product.
+    Where consumers have rows of their own, products that wait for others of their turn are held back until those of the
+    next turn are on their way, if the turn needs nothing of them. All other products are issued in order, each as soon
+    as what it needs is there. Tiles that the same products read share a ring, and loops that follow each other share
+    rings.
 
     Needs:   select-emitter, lower-to-triton. Runs last: the emitter writes what it finds, in this order.
     """
@@ -55,16 +58,33 @@ class ScheduleLoops(Pass):
                 continue
             if isinstance(launch.body.first, gluon.ScheduleOp):
                 continue  # IR that has been through this pass
-            schedule = _schedule(launch)
-            _name_results(launch.body)
-            _name_rings(launch)
-            launch.body.insert(schedule, launch.body.first)
+            launch.body.insert(_schedule(launch), launch.body.first)
 
 
 def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    if is_ordered(launch.body):
-        return _schedule_ordered(launch)
-    return _schedule_softmax(launch) if is_softmax(launch.body) else _schedule_product(launch)
+    loops = [op for op in launch.nests() if isinstance(op, scf.ForOp) and is_scheduled(op)]
+    groups = next((op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), 0)
+    late = [_late(loop) if groups else set() for loop in loops]
+    at_once = not all(_rescaled_late(loop, products) for loop, products in zip(loops, late) if products)
+    for loop, products in zip(loops, late):
+        if products:
+            _hold_back(loop, products, at_once)
+        else:
+            _in_order(loop)
+    if any(late):
+        _move_before(launch.body, loops)
+    _name_results(launch.body)
+    _name_rings(launch)
+    warps = int(dict(launch.options).get("num_warps", 4))
+    in_flight = tuple(() if products else _in_flight(loop, warps) for loop, products in zip(loops, late))
+    ranges = Ranges.around(launch)
+    held = [product for products in late for product in products]
+    return gluon.ScheduleOp(
+        runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
+        in_flight=in_flight if any(in_flight) else (),
+        query_in_registers=bool(held) and all(_fits_registers(loop, groups) for loop in loops),
+        packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in held),
+    )
 
 
 def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
@@ -117,84 +137,97 @@ def _branches_behind_loop(op: scf.ForOp) -> bool:
     return False
 
 
-def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    loops = find_softmax_loops(launch.body)
-    runs = _certain_turns(launch, [loop.op for loop in loops.loops])
-    late = _rescales_late(loops)
-    _move_before(loops.loops[0].op, loops.before)
-    for loop in loops.loops:
-        first_needed = needed_for([*loop.keys.starts, loop.scores.a])
-        ahead = [op for op in loop.update if op in first_needed]
-        rest = [op for op in loop.update if op not in first_needed]
-        transposed = loop.scores.b.op
-        assert transposed is not None
-        scores = [*ahead, loop.keys, transposed, loop.scores]
-        clusters = [(0, 0, scores), (0, 2, rest), (int(late), 3 - 2 * late, loop.rescale), (1, 1, [loop.values, loop.product])]
-        _divide(loop.op, clusters)
-    warp_groups = _warp_groups(launch)
-    return gluon.ScheduleOp(
-        runs=runs,
-        query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, warp_groups),
-        packed=warp_groups > 2 and ELEMENTS[loops.loops[0].product.a.dtype].bits == 16,
-    )
+def _products(loop: scf.ForOp) -> list[tensor.DotOp]:
+    return of_kinds(loop.body, tensor.DotOp)
 
 
-def _rescales_late(softmax: SoftmaxLoops) -> bool:
-    """Whether accumulators are multiplied, by what their loops compute, and need not be until the next product."""
-    factors = [op.factor for loop in softmax.loops for op in loop.rescale if isinstance(op, gluon.RescaleOp)]
-    if not len(factors) == len(softmax.loops) == sum(len(loop.rescale) for loop in softmax.loops):
-        return False
-    return all(factor.op in loop.update for loop, factor in zip(softmax.loops, factors))
+def _late(loop: scf.ForOp) -> set[tensor.DotOp]:
+    """The products that may wait until those of the next turn are on their way: their left operands are computed from
+    these, and nothing but the sums that they are added to depends on them. None if a turn needs one at once."""
+    products = _products(loop)
+    after = dependent_on([product.out for product in products], loop.body)
+    late = {each for each in products if block(each.a) is None and each.a.op in after}
+    for product in late:
+        carried = [arg for arg, value in zip(loop.iter_args, loop.yielded) if value is product.out]
+        if dict(product.out.uses) != {loop.body.terminator: 1}:
+            return set()
+        summed = dependent_on(carried, loop.body)
+        if product not in summed or any(op.has_effects for op in summed) or product.a.op in summed:
+            return set()
+        if any(value.op in summed or value in carried for value in loop.yielded if value is not product.out):
+            return set()
+    if any(each.a.op in dependent_on([other.out for other in late], loop.body) for each in late):
+        return set()
+    return late if len(late) < len(products) else set()
 
 
-def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    product = find_tiled_product(launch.body)
-    runs = _certain_turns(launch, [product.op])
-    _move_before(product.op, product.before)
-    _divide(product.op, [(0, 0, ops) for ops in _with_product(product)])
-    in_flight = () if product.acc_position is None else ((product.acc_position,),)
-    return gluon.ScheduleOp(runs=runs, in_flight=in_flight)
+def _summed(loop: scf.ForOp, late: Set[tensor.DotOp]) -> list[Operation]:
+    """What comes between the carried sums and the products that are added to them."""
+    outs = [product.out for product in late]
+    carried = [arg for arg, value in zip(loop.iter_args, loop.yielded) if value in outs]
+    return [op for op in loop.body if op in dependent_on(carried, loop.body) and op not in late]
 
 
-def _schedule_ordered(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+def _rescaled_late(loop: scf.ForOp, late: Set[tensor.DotOp]) -> bool:
+    """Whether all of that multiplies by factors which the turn computes, so that it may wait for the next one."""
+    between = _summed(loop, late)
+    factors = [op.factor.op for op in between if isinstance(op, gluon.RescaleOp)]
+    ready = (op is not None and op.parent is loop.body and op not in between for op in factors)
+    return len(factors) == len(between) == len(late) and all(ready)
+
+
+def _hold_back(loop: scf.ForOp, late: Set[tensor.DotOp], at_once: bool) -> None:
+    """Products that wait for the next turn, behind those that this one begins with."""
+    early = [each for each in _products(loop) if each not in late]
+    first = needed_for(value for each in early for value in each.operands) | {*early}
+    tiles = {block(each.b) for each in late} | {each.b.op for each in late}
+    between = _summed(loop, late)
+    held = [op for op in loop.body if op in late or op in tiles]
+    body = [op for op in loop.body if not op.is_terminator and op not in between and op not in held]
+    begin, update = [op for op in body if op in first], [op for op in body if op not in first]
+    rescaling = (0, 3) if at_once else (1, 1)
+    _divide(loop, [(0, 0, begin), (0, 2, update), (*rescaling, between), (1, 1, held)])
+
+
+def _in_order(loop: scf.ForOp) -> None:
     """Each product is issued as soon as what it needs is there: first its left operand, which may be on its way to
-    shared memory while what it is added to is computed. What no product waits for comes while the last one runs."""
-    found = ordered_loops(launch.body)
-    for loop in found.loops:
-        end = loop.op.body.terminator
-        left = [op for op in loop.op.body if not op.is_terminator]
-        for product in loop.products:
-            for values in ([product.a], product.operands):
-                needed = {value.op for value in reached(values, _read_for)}
-                for op in [op for op in left if op in needed]:
-                    op.move_before(end)
-                    left.remove(op)
-            product.move_before(end)
-            left.remove(product)
-        for op in left:
-            op.move_before(end)
-    warps = dict(launch.options)["num_warps"]
-    return gluon.ScheduleOp(
-        runs=_certain_turns(launch, [loop.op for loop in found.loops]),
-        in_flight=tuple(_in_flight(loop, warps) for loop in found.loops),
-    )
+    shared memory while what it is added to is computed. What no product waits for comes while the last one runs; what
+    also waits for memory, behind the last one."""
+    left = [op for op in loop.body if not op.is_terminator]
+    placed: list[Operation] = []
+
+    def place(ops: Set[Operation | None]) -> None:
+        placed.extend(op for op in left if op in ops)
+        left[:] = [op for op in left if op not in ops]
+
+    products = _products(loop)
+    for product in products:
+        place({value.op for value in reached([product.a], _read_for)})
+        place({value.op for value in reached(product.operands, _read_for)} | {product})
+    loads = [op for op in left if op.effects & Effect.READ]
+    place(needed_for(value for op in loads for value in op.operands) | {*loads})
+    read = {value for op in placed for each in op.walk() for value in each.operands}
+    flying = [product.out for product in products if product.out not in read]
+    waiting = dependent_on([*flying, *(value for op in loads for value in op.results)], loop.body)
+    place({op for op in left if op not in waiting})
+    _divide(loop, [(0, 0, placed), (0, 0, left)])
 
 
-def _in_flight(loop: OrderedLoop, warps: int) -> tuple[int, ...]:
-    """The carried values that are a turn's last products and that the next turn needs only behind a product of its own.
-
-    What a product reads from registers would have to be carried too.
-    """
-    body, yielded = list(loop.op.body), loop.op.yielded
+def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
+    """The carried values that are a turn's last products and that the next turn needs only behind a product of its own,
+    or adds its own to. What a product reads from registers would have to be carried too."""
+    body, yielded, products = list(loop.body), loop.yielded, _products(loop)
     numbers: list[int] = []
-    for product in reversed(loop.products):
+    for product in reversed(products):
         in_registers = block(product.a) is None and not is_stored(product, warps)
-        if in_registers or dict(product.out.uses) != {loop.op.body.terminator: 1}:
+        if in_registers or dict(product.out.uses) != {loop.body.terminator: 1}:
             break
         number = yielded.index(product.out)
-        argument = loop.op.iter_args[number]
+        argument = loop.iter_args[number]
         readers = (at for at, op in enumerate(body) if any(argument in each.operands for each in op.walk()))
         reader = next(readers, len(body))
+        if products == _chain(argument):
+            return (number,)
         ahead = any(isinstance(op, tensor.DotOp) for op in body[:reader])
         if not ahead or isinstance(body[reader], tensor.DotOp) or reader > body.index(product):
             break
@@ -202,31 +235,28 @@ def _in_flight(loop: OrderedLoop, warps: int) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def _chain(value: Value) -> list[Operation]:
+    """The products that are added to a value one after the other, and to nothing else."""
+    found: list[Operation] = []
+    while len(value.uses) == 1:
+        (user,) = value.uses
+        if not isinstance(user, tensor.DotOp) or user.accumulator is not value:
+            break
+        found.append(user)
+        value = user.out
+    return found
+
+
 def _read_for(value: Value) -> list[Value]:
     """The values that the operation that gives one reads, inside of branches too."""
     return [] if value.op is None else [operand for op in value.op.walk() for operand in op.operands]
 
 
-def _with_product(product: TiledProduct) -> tuple[list[Operation], list[Operation]]:
-    """What is issued with the product, in order, and what uses it."""
-    loads = [op for op in product.beside if op.effects & Effect.READ]
-    early = needed_for(value for op in (product.left, product.right, *loads) for value in op.operands) | set(loads)
-    beside = [op for op in product.beside if op in early]
-    update = [*(op for op in product.beside if op not in early), *product.update]
-    first_needed = needed_for([*product.left.starts, *product.right.starts])
-    transposed = [product.product.b.op] if isinstance(product.product.b.op, tensor.TransposeOp) else []
-    ahead = [op for op in beside if op in first_needed]
-    rest = [op for op in beside if op not in first_needed]
-    return [*ahead, product.left, product.right, *transposed, product.product, *rest], update
-
-
-def _certain_turns(launch: triton.LaunchOp, loops: Iterable[scf.ForOp]) -> tuple[bool, ...]:
-    ranges = Ranges.around(launch)
-    return tuple(ranges.below(loop.lower, loop.upper) for loop in loops)
-
-
-def _warp_groups(launch: triton.LaunchOp) -> int:
-    return next(op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
+def _fits_registers(loop: scf.ForOp, groups: int) -> bool:
+    """Whether the fragments of the first product's left operand fit beside the tiles of a turn, with a tenth of the
+    registers to spare."""
+    first, *others = _products(loop)
+    return query_in_registers(first.out.shape[1], first.a.shape[1], sum(each.out.shape[1] for each in others), groups)
 
 
 def _name_results(body: Region) -> None:
@@ -264,9 +294,14 @@ def _name_rings(launch: triton.LaunchOp) -> None:
                 load.set_attribute("ring", name)
 
 
-def _move_before(loop: scf.ForOp, ops: Iterable[Operation]) -> None:
-    for op in ops:
-        op.move_before(loop)
+def _move_before(body: Region, loops: Sequence[scf.ForOp]) -> None:
+    """What stands between loops and needs none of them comes before the first, so that they follow each other."""
+    needed = dependent_on([value for loop in loops for value in loop.results], body)
+    first, last = (next(op for op in body if loop in op.nests()) for loop in (loops[0], loops[-1]))
+    ops = list(body)
+    for op in ops[ops.index(first) + 1 : ops.index(last)]:
+        if op not in needed and op not in loops and not op.effects & ~Effect.READ:
+            op.move_before(first)
 
 
 def _divide(loop: scf.ForOp, clusters: Iterable[tuple[int, int, Sequence[Operation]]]) -> None:

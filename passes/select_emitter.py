@@ -21,13 +21,12 @@ from tiledsl.analysis.gluon.plan import (
     products_in_flight,
     rescaling,
 )
+from tiledsl.analysis.gluon.schedule import ROWS_OF_WARPS, hands_on
 from tiledsl.analysis.gluon.softmax_loops import (
-    ROWS_OF_CONSUMER,
     NotRecognised,
     SoftmaxLoops,
     check_rows,
     find_softmax_loops,
-    hands_on,
 )
 from tiledsl.analysis.gluon.tiled_products import BYTES, find_tiled_product, is_softmax
 from tiledsl.analysis.loops import trip_count
@@ -298,7 +297,7 @@ def _has_products(kernel: tile.KernelOp) -> bool:
 
 def _consumers(rows: int, op: Operation) -> int:
     """The number of consumers that share a block's rows. Raises NotRecognised."""
-    warp_groups, rest = divmod(rows, ROWS_OF_CONSUMER)
+    warp_groups, rest = divmod(rows, ROWS_OF_WARPS)
     if rest or not 1 <= warp_groups <= 3:
         raise NotRecognised(f"{rows} rows are not 64, 128 or 192", op)
     return warp_groups

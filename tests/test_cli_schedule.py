@@ -19,7 +19,7 @@ ATTENTION = {"batch": 1, "heads": 2, "kv_heads": 2, "queries": 256, "keys": 256,
 def test_attention() -> None:
     text = lower(Request(EXAMPLES / "attention.py", "", ATTENTION, HOPPER, emit="schedule"))
     assert text == textwrap.dedent("""\
-        attention_forward_kernel for cuda:90: Gluon, skewed
+        attention_forward_kernel for cuda:90: Gluon
         roles   a producer of 1 warp, which loads; consumers, 2 times 4 warps with rows of their own
         rings   q      2 x 64x128 float16, one for each consumer   32 KiB
                 k      2 x 128x128 float16                         64 KiB
@@ -31,10 +31,10 @@ def test_attention() -> None:
           turn  what                                  line    copies  tensor cores  arithmetic  special
           +0    load k 128x128, TMA, by the producer  97         512
           +0    product scores 64x128x128             98                       980
-          +0    15 operations                         37-107                               648     1032
           +1    rescale                               47                                   128
           +1    load v 128x128, TMA, by the producer  108        512
           +1    product acc_4 64x128x128              109                      980
+          +0    15 operations                         37-107                               648     1032
                 a turn, in cycles                               1024          1959         776     1032
           bound by tensor cores: a turn of a block takes at least 1959 cycles of a multiprocessor""")
 

@@ -8,10 +8,9 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from tiledsl.analysis.affine import form_bounds, linear_form
-from tiledsl.analysis.gluon.ordered_loops import is_ordered
 from tiledsl.analysis.linear import Factors, LinearForm, constant_form, single_form
 from tiledsl.analysis.ranges import Ranges
-from tiledsl.dialects import arith, tensor, tile, triton
+from tiledsl.dialects import arith, gluon, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
@@ -146,7 +145,8 @@ def launch_options(kernel: tile.KernelOp, target: Any) -> tuple[tuple[str, Any],
     hints: dict[str, Any] = dict(kernel.options)
     overlapped = (("launch_pdl", True),) if hints.get("launch_pdl") else ()
     if hints.get("emitter") == "gluon":
-        warps = kernel.threads // warp_size(target) if is_ordered(kernel.body) else 4
+        divided = any(isinstance(op, gluon.WarpGroupIdOp) for op in kernel.body)  # among consumers of four warps
+        warps = 4 if divided else kernel.threads // warp_size(target)
         return (("num_warps", warps), *overlapped, ("emitter", "gluon"))
     warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size(target)))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8

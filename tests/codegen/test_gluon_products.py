@@ -143,7 +143,10 @@ def test_epilogues_in_the_layout_of_the_sums(block_M: int, block_N: int) -> None
     linear = load_example("gemm_epilogue").linear
     source = compiled(linear.function, M=512, N=512, K=512, block_M=block_M, block_N=block_N).source
     consumer = part_of(source, "consumer")
-    assert f"bias + bias_R_start + gl.arange(0, {block_N}, layout=gl.SliceLayout(0, SUMS))[None, :]" in consumer
+    assert (
+        f"bias + bias_R_start + gl.arange(0, {block_N}, layout=gl.SliceLayout(0, TILE_64_{block_N}))[None, :]"
+        in consumer
+    )
     assert in_order(consumer, ["warpgroup_mma_wait(0", "bias_tile = ", "gl.exp(", "R_tile = ", "Y_buffer.index(",
                                "_store_box(Y_tiles"])  # fmt: skip
 

@@ -60,7 +60,9 @@ def emit(root: Operation) -> EmittedModule:
     uses_gluon = "Gluon" in languages
     helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
     for launch in launches:
-        writer = GluonKernelWriter(launch, module_names) if targets_gluon(launch) else KernelWriter(launch, module_names)
+        writer = (
+            GluonKernelWriter(launch, module_names) if targets_gluon(launch) else KernelWriter(launch, module_names)
+        )
         functions.append(writer.write())
         helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tiledsl.analysis.gluon.ordered_loops import is_ordered, ordered_loops
+from tiledsl.analysis.gluon.schedule import Schedule
 from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
 from tiledsl.autotuner.predicting.model import tensor_tera
 from tiledsl.autotuner.predicting.work_types import Dot
@@ -60,52 +60,40 @@ class _Launch:
         self.launch, self.remarks, self.target = launch, remarks, target
         self.machine: Machine = machine_of(target)
         first = launch.body.first
-        self.schedule = first if isinstance(first, gluon.ScheduleOp) else None
-        parts = [op.parts for op in launch.body.walk() if isinstance(op, gluon.WarpGroupIdOp)]
-        self.groups = parts[0] if parts else 1  # of which each runs the body for its own rows
+        self.schedule = Schedule(launch) if isinstance(first, gluon.ScheduleOp) else None
+        self.groups = 1 if self.schedule is None else self.schedule.parts  # each runs the body for its own rows
         self.warps = int(dict(launch.options).get("num_warps", 4))
 
     def lines(self) -> Iterator[str]:
-        form = "written in Triton, which orders the loops" if self.schedule is None else f"Gluon, {self.schedule.form}"
-        yield f"{self.launch.sym_name} for {self.target}: {form}"
+        language = "written in Triton, which orders the loops" if self.schedule is None else "Gluon"
+        yield f"{self.launch.sym_name} for {self.target}: {language}"
         if self.schedule is None:
             yield from (f"  {each}" for each in self.remarks if "written in Triton, not in Gluon" in each)
             yield f"roles   {self.warps} warps, which all do the same"
         else:
             rows = f", {self.groups} times {self.warps} warps with rows of their own" if self.groups > 1 else ""
             yield f"roles   a producer of 1 warp, which loads; consumers{rows or f' of {self.warps} warps'}"
-            yield from _titled("rings", self._rings())
-        number = 0
+            yield from _titled("rings", self._rings(self.schedule))
+        known: dict[Operation, bool] = {loop.op: loop.runs for loop in self.schedule.loops} if self.schedule else {}
         for loop in self.launch.walk():
             if isinstance(loop, (scf.ForOp, scf.WhileOp)):
                 steps = self._steps(loop)
                 if any(step.cycles for step in steps):
-                    certain = self.schedule is not None and number < len(self.schedule.runs)
                     yield ""
-                    yield from self._loop(
-                        loop, steps, self.schedule.runs[number] if certain and self.schedule else None
-                    )
-                number += 1
+                    yield from self._loop(loop, steps, known.get(loop))
 
-    def _rings(self) -> Iterator[list[str]]:
+    def _rings(self, schedule: Schedule) -> Iterator[list[str]]:
         """What a ring holds, its places, and what they take of shared memory."""
-        found = ordered_loops(self.launch.body) if is_ordered(self.launch.body) else None
         total = 0.0
-        for op in self.launch.walk():
-            if isinstance(op, triton.LoadBlockOp):
-                if found is not None and found.rings.get(op, op) is not op:  # in the place of an earlier loop's
-                    continue
-                value = op.out
-            elif isinstance(op, triton.StoreBlockOp) and op.ring == "results":  # others take an operand's place
-                value = op.value
-            else:
-                continue
-            loop = op.parent.parent if op.parent is not None else None
-            in_loop = isinstance(loop, scf.ForOp)
-            depth = loop.num_stages if isinstance(loop, scf.ForOp) else self.groups
-            total += depth * _bytes(value)
-            yield self._places(value, depth, "" if in_loop or depth == 1 else ", one for each consumer")
-        for value in {} if found is None else dict.fromkeys(found.buffers(self.warps).values()):
+        stores = [op for op in self.launch.body.walk() if isinstance(op, triton.StoreBlockOp) and op.ring == "results"]
+        tiles = [(load, ring.depth) for ring in schedule.rings.values() for load in ring.tiles]
+        placed = [(load.out, depth, load in schedule.own) for load, depth in tiles]
+        for value, depth, each in [*placed, *((store.value, 1, True) for store in stores)]:  # others: operands' places
+            places = depth * (self.groups if each else 1)
+            total += places * _bytes(value)
+            own = ", one for each consumer" if each and self.groups > 1 else ""
+            yield self._places(value, places, own if depth == 1 else own.replace("one", f"{depth}"))
+        for value in dict.fromkeys(schedule.buffers.values()):
             total += _bytes(value)
             yield self._places(value, 1, ", computed")
         yield ["", "", f"{total / 1024:g} KiB"]
@@ -131,10 +119,8 @@ class _Launch:
     def _steps(self, loop: Operation) -> list[Step]:
         """The steps of a loop's turn, without those of loops inside, which have tables of their own."""
         steps: list[Step] = []
-        stage = 0
-        for op in _inside(loop):
-            if isinstance(op, gluon.ClusterOp):
-                stage = op.stage
+        for stage, op in _in_order(loop):
+            if op is None:
                 steps.append(Step("", stage))
                 continue
             step = self._step(op)
@@ -190,14 +176,21 @@ class _Launch:
         return Step(what, cycles=Counter({"tensor cores": 2.0 * m * n * k * self.groups / per_cycle}))
 
 
-def _inside(loop: Operation) -> Iterator[Operation]:
-    """The operations of a loop's turn, those of branches in place of these."""
+def _in_order(loop: Operation) -> Iterator[tuple[int, Operation | None]]:
+    """The stages and operations of a loop's turn as it runs when it is under way, None where a cluster begins."""
     for region in loop.regions:
-        for op in region:
-            if op.regions and not isinstance(op, (scf.ForOp, scf.WhileOp)):
-                yield from _inside(op)
-            else:
-                yield op
+        for cluster in gluon.clusters(region):
+            yield cluster.stage, None
+            for op in cluster.ops:
+                yield from ((cluster.stage, each) for each in _inside(op))
+
+
+def _inside(op: Operation) -> Iterator[Operation]:
+    """An operation, or those inside of a branch in its place."""
+    if not op.regions or isinstance(op, (scf.ForOp, scf.WhileOp)):
+        yield op
+    else:
+        yield from (each for region in op.regions for inner in region for each in _inside(inner))
 
 
 def _bytes(value: Value) -> float:

@@ -10,7 +10,8 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import kernel_of, program
 from tests.support.latent_attention import decode, decode_paged
-from tiledsl.analysis.gluon.ordered_loops import divided, find_ordered_loops, instruction_columns, ordered_loops
+from tiledsl.analysis.gluon.ordered_loops import find_ordered_loops, ordered_loops
+from tiledsl.analysis.gluon.schedule import divided, instruction_columns
 from tiledsl.analysis.gluon.softmax_loops import NotRecognised
 from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.ir.core import Operation
@@ -59,7 +60,7 @@ def test_what_is_loaded_once_and_what_in_each_turn() -> None:
     assert [len(loop.products) for loop in found.loops] == [3] and not found.buffers(4)
     assert [value.name for value in found.buffers(8)] == ["weights"]
     schedule = launch.body.first
-    assert isinstance(schedule, gluon.ScheduleOp) and (schedule.form, schedule.runs) == ("ordered", (True,))
+    assert isinstance(schedule, gluon.ScheduleOp) and schedule.runs == (True,)
     assert schedule.in_flight == ((found.loops[0].op.yielded.index(found.loops[0].products[-1].out),),)
 
 
@@ -69,7 +70,7 @@ def test_what_a_product_reads_from_registers_does_not_stay_in_flight() -> None:
         for op in ops_after(compiled(decode(rows=128, heads=128)), "schedule-loops")
         if isinstance(op, gluon.ScheduleOp)
     ]
-    assert schedule.form == "ordered" and schedule.in_flight == ((),)
+    assert schedule.in_flight == ()
 
 
 @pytest.mark.parametrize(("asked", "stages"), [(0, 2), (1, 2), (3, 3), (9, 9), (99, 17)])

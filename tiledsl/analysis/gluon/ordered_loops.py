@@ -14,17 +14,14 @@ two warps compute the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.gluon.schedule import LOADS, ROWS_OF_WARPS, LoadBlock, block, is_stored, shared
 from tiledsl.analysis.gluon.softmax_loops import (
     EXTENTS,
     HALVES,
-    LOADS,
-    ROWS_OF_CONSUMER,
-    LoadBlock,
     NotRecognised,
     check_extent,
     check_rows,
@@ -37,7 +34,6 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, TensorType
 
 WARPS = {4: 1, 8: 2}  # that a kernel has, and their groups, which share an instruction's rows
-MOST_COLUMNS = 256  # of an instruction
 TURNS, ITEM = "turns", "item"  # the rings of blocks that loops load, and of those loaded before
 
 
@@ -75,51 +71,13 @@ class OrderedLoops:
     def rings(self) -> dict[LoadBlock, LoadBlock]:
         """For each block that a loop loads the one whose place it has: the same box of the same buffer, which an
         earlier loop loads."""
-        return _shared([{load: (load.operands[0], gluon.box(load)) for load in loop.loads} for loop in self.loops])
+        return shared([{load: (load.operands[0], gluon.box(load)) for load in loop.loads} for loop in self.loops])
 
     def buffers(self, warps: int) -> dict[Value, Value]:
         """For each computed operand that passes through shared memory, since warps that share its rows hold other
         columns of it, the one whose place it has: a tile like it, of an earlier loop."""
         stored = [[each.a for each in loop.products if is_stored(each, warps)] for loop in self.loops]
-        return _shared([{value: value.type for value in values} for values in stored])
-
-
-_Thing = TypeVar("_Thing")
-
-
-def _shared(loops: Sequence[Mapping[_Thing, object]]) -> dict[_Thing, _Thing]:
-    """For each thing the first one that is alike and has not been given to another one of the same loop."""
-    shared: dict[_Thing, _Thing] = {}
-    owners: dict[_Thing, object] = {}
-    for loop in loops:
-        free = dict(owners)
-        for thing, kind in loop.items():
-            owner = next((each for each in free if free[each] == kind), thing)
-            free.pop(owner, None)
-            owners[owner], shared[thing] = kind, owner
-    return shared
-
-
-def is_ordered(body: Region) -> bool:
-    """Whether a body has been prepared to be run in order by one group of warps."""
-    return any(isinstance(op, LOADS) and op.ring == TURNS for op in body.walk())
-
-
-def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
-    """How many of the warps the rows of a product are divided among, and how many its columns."""
-    groups = WARPS[warps]
-    by_rows = math.gcd(shape[0] // ROWS_OF_CONSUMER, groups)
-    return 4 * by_rows, groups // by_rows
-
-
-def is_stored(product: tensor.DotOp, warps: int) -> bool:
-    """Whether a product's left operand is computed, and passes through shared memory."""
-    return block(product.a) is None and divided(product.out.shape, warps)[1] > 1
-
-
-def instruction_columns(shape: tuple[int, ...], warps: int) -> int:
-    """The columns of the matrix instructions of a product."""
-    return min(MOST_COLUMNS, shape[1] // divided(shape, warps)[1])
+        return shared([{value: value.type for value in values} for values in stored])
 
 
 def is_computed_twice(body: Region, warps: int) -> bool:
@@ -127,7 +85,7 @@ def is_computed_twice(body: Region, warps: int) -> bool:
     along the columns."""
     loops = [op.body for op in body if isinstance(op, scf.ForOp)]
     products = [op for loop in loops for op in loop if isinstance(op, tensor.DotOp)]
-    few = [op for op in products if ROWS_OF_CONSUMER <= op.out.shape[0] < 16 * warps]
+    few = [op for op in products if ROWS_OF_WARPS <= op.out.shape[0] < 16 * warps]
     after = (each for op in few for loop in loops if op.parent is loop for each in dependent_on([op.out], loop))
     return any(isinstance(each, tensor.DotOp) for each in after)
 
@@ -190,15 +148,9 @@ def _check_loop(loop: OrderedLoop) -> None:
             raise NotRecognised("a product's left operand is computed, but the same in each turn", product)
 
 
-def block(value: Value) -> LoadBlock | None:
-    """The load of a product's operand, transposed or not; None of what is computed."""
-    op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
-    return op if isinstance(op, LOADS) else None
-
-
 def _check_product(dot: tensor.DotOp) -> None:
-    if dot.out.shape[0] % ROWS_OF_CONSUMER:
-        raise NotRecognised(f"{dot.out.shape[0]} rows are not a multiple of {ROWS_OF_CONSUMER}", dot)
+    if dot.out.shape[0] % ROWS_OF_WARPS:
+        raise NotRecognised(f"{dot.out.shape[0]} rows are not a multiple of {ROWS_OF_WARPS}", dot)
     _check_extents(dot.out.shape, dot)
     if dot.a.dtype not in HALVES or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":
         raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype} added up in {dot.out.dtype}", dot)

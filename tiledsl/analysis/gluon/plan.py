@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.ordered_loops import WARPS, OrderedLoops, divided, instruction_columns, live_registers
-from tiledsl.analysis.gluon.softmax_loops import EXTENTS, ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_extent
+from tiledsl.analysis.gluon.ordered_loops import WARPS, OrderedLoops, live_registers
+from tiledsl.analysis.gluon.schedule import ROWS_OF_WARPS, divided, instruction_columns
+from tiledsl.analysis.gluon.softmax_loops import EXTENTS, NotRecognised, SoftmaxLoops, check_extent
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
@@ -48,7 +49,7 @@ def make_plan(
     size = ELEMENTS[loops.query.out.dtype].bits // 8
     for extent in (loops.columns, loops.depth, loops.width):
         check_extent(extent, EXTENTS, loops.query)
-    rows = warp_groups * ROWS_OF_CONSUMER
+    rows = warp_groups * ROWS_OF_WARPS
     queries = rows * loops.depth * size
     once = queries + sum(rows * loops.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     stage_bytes = loops.columns * (loops.depth + loops.width) * size
@@ -97,7 +98,7 @@ def product_stages(
         raise NotRecognised(
             f"an instruction of {product.columns} columns does not fit {warp_groups} consumers", product.product
         )
-    rows = warp_groups * ROWS_OF_CONSUMER
+    rows = warp_groups * ROWS_OF_WARPS
     once = sum(rows * product.columns * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     each = (rows + product.columns) * product.depth * size
     possible = (shared_bytes - BARRIER_BYTES - once) // each

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.dialects import gluon, scf, tensor, tile, triton
@@ -18,6 +18,7 @@ from tiledsl.ir.core import Operation, Region, Value
 
 ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
 MOST_COLUMNS = 256  # of an instruction
+LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
 LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 
 
@@ -102,7 +103,10 @@ class Schedule:
 
     def _find_rings(self) -> None:
         tiles: dict[str, list[triton.LoadBlockOp]] = {}
-        places = [(None, self.kept), *((loop, [op for op in self.loads if op.parent is loop.op.body]) for loop in self.loops)]
+        places = [
+            (None, self.kept),
+            *((loop, [op for op in self.loads if op.parent is loop.op.body]) for loop in self.loops),
+        ]
         readers: dict[str, dict[Loop, dict[int, tensor.DotOp]]] = {}
         for loop, loads in places:
             for name in dict.fromkeys(load.ring for load in loads):
@@ -159,7 +163,7 @@ def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
     return following.inits == one.results and all(set(value.uses) == {following} for value in one.results)
 
 
-def block(value: Value) -> tile.LoadBlockOp | triton.LoadBlockOp | None:
+def block(value: Value) -> LoadBlock | None:
     """The load of a product's operand, transposed or not; None of what is computed."""
     op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
     return op if isinstance(op, LOADS) else None

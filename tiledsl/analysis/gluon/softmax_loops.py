@@ -16,15 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
+from tiledsl.analysis.gluon.schedule import LOADS, LoadBlock, hands_on
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.math_functions import MATH_FUNCTIONS
 
-ROWS_OF_CONSUMER = 64  # of a warp group's matrix instruction
 HALVES = ("float16", "bfloat16")
 EXTENTS = (16, 32, 64, 128, 256)  # of tiles
 REDUCTIONS = frozenset({"sum", "max", "min"})
@@ -37,10 +36,6 @@ _ALLOWED = (
     scf.ForOp, scf.IfOp, scf.YieldOp,
     triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp, triton.LoadBlockOp, triton.StoreBlockOp,
 )  # fmt: skip
-
-
-LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
-LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 
 
 class NotRecognised(Exception):
@@ -147,11 +142,6 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
             raise NotRecognised("a loop does not just hand its values to the next", following)
     before, after = operations_around(body, fors)
     return SoftmaxLoops(query, (first, *others), tuple(before), tuple(after))
-
-
-def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
-    """Whether a loop does nothing with its values but hand them to another one."""
-    return following.inits == one.results and all(set(value.uses) == {following} for value in one.results)
 
 
 def operations_around(body: Region, fors: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.gluon.schedule import LOADS, LoadBlock
 from tiledsl.analysis.gluon.softmax_loops import (
     HALVES,
-    LOADS,
-    LoadBlock,
     NotRecognised,
     check_supported,
     dependent_on,

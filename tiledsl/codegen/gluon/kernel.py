@@ -102,7 +102,8 @@ class GluonKernelWriter(SpecializedWriter):
     def claim_names(self) -> None:
         claim, name, plan = self.names.claim, self.variables.name, self.plan
         self.tiles = {load: claim(f"{name(load.out)}_ring") for ring in plan.rings.values() for load in ring.tiles}
-        hints = {ring: f"{name(found.tiles[0].out)}_" if len(found.tiles) == 1 else "" for ring, found in plan.rings.items()}
+        alone = {ring: found.tiles[0] for ring, found in plan.rings.items() if len(found.tiles) == 1}
+        hints = {ring: f"{name(alone[ring].out)}_" if ring in alone else "" for ring in plan.rings}
         self.full = {ring: claim(f"{hint}full") for ring, hint in hints.items()}
         self.empty = {ring: claim(f"{hint}empty") for ring, hint in hints.items()}
         # tiles that the same loops load and the same stage reads are at the same place of their rings
@@ -216,8 +217,9 @@ class GluonKernelWriter(SpecializedWriter):
                 continue
             place, phase = counters.get(name, ("0", self.turn if self.item is not None else "1"))
             own = [load for load in loads if load in self.plan.own]
-            size = sum(box_bytes(load) * (self.warp_groups if load in own and not ring.by_consumer else 1) for load in loads)
+            size = sum(map(box_bytes, loads))
             if not ring.by_consumer:
+                size += sum(map(box_bytes, own)) * (self.warp_groups - 1)
                 self._expect(name, place, phase, size)
             for load in loads:
                 if load not in own:
@@ -260,7 +262,7 @@ class GluonKernelWriter(SpecializedWriter):
         in_registers = all(map(self.plan.in_registers, self.plan.kept))
         for op in self.launch.body:
             if op in chains:
-                self._loops(chains[op])  # type: ignore[index]
+                self._loops(chains[op])
             elif op not in rest:
                 self.ops([op])
             if op is last and self.plan.kept and not in_registers and not self.in_item:
@@ -357,13 +359,14 @@ class GluonKernelWriter(SpecializedWriter):
     def _turns(self, loop: Loop) -> None:
         op = loop.op
         old = self._in_flight(loop)
-        self.flying, self.has_before = list(old), f", pred={self.name(op.index)} > {self.expressions.value(op.lower).at(ADD)}"
+        index, lower, upper = self.name(op.index), self.expressions.value(op.lower), self.expressions.text(op.upper)
+        self.flying, self.has_before = list(old), f", pred={index} > {lower.at(ADD)}"
         steps = trip_count(op) or 0
         if op.unroll == 2 and steps:
             self._pairs(loop, steps)
         elif loop.is_skewed:
             self.origin(op)
-            with self.under(f"for {self.name(op.index)} in range({self.starts[loop]}, {self.expressions.text(op.upper)}):"):
+            with self.under(f"for {index} in range({self.starts[loop]}, {upper}):"):
                 self._turn(loop, {0, 1})
         else:
             with self.range_of(op):
@@ -579,8 +582,8 @@ class GluonKernelWriter(SpecializedWriter):
         finished, self.flying = self.flying[:number], self.flying[number:]
         if not finished:
             return
-        names = dict.fromkeys([*(each.names[0] for each in finished), *(name for each in finished for name in each.names)])
-        deps = ", ".join(names)
+        sums, operands = [each.names[0] for each in finished], [name for each in finished for name in each.names[1:]]
+        deps = ", ".join(dict.fromkeys([*sums, *operands]))
         self.line(f"{deps} = warpgroup_mma_wait({len(self.flying)}, deps=[{deps}])")
         freed = [(ring, place, each.turn) for each in finished for ring, place in each.freed.items()]
         for ring, place, turn in freed:
@@ -600,7 +603,7 @@ class GluonKernelWriter(SpecializedWriter):
     # The entry
 
     def entry(self, name: str) -> list[str]:
-        for ring, found in self.plan.rings.items():
+        for found in self.plan.rings.values():
             for load in found.tiles:
                 parts = self.warp_groups if load in self.plan.own else 1
                 self.allocate(self.tiles[load], load, found.depth * parts)

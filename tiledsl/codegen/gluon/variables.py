@@ -1,11 +1,12 @@
-"""Which values of a launch for Gluon share a variable, where loops hold operations back for a turn or take two turns at a time."""
+"""Which values share a variable where loops hold operations back for a turn, or take two turns at a time."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from tiledsl.analysis.gluon.schedule import Schedule, block
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
-from tiledsl.dialects import tensor
 from tiledsl.ir.core import Region, Value
 
 
@@ -72,7 +73,7 @@ class LoopVariables(Variables):
                         self._join(argument, product.out, always=True)
                         if product.accumulator in loop.held:
                             self._join(argument, product.accumulator, always=True)
-            for one_loop, following in zip(chain, chain[1:]):
+            for one_loop, following in pairwise(chain):
                 for result, argument in zip(one_loop.op.results, following.op.iter_args, strict=True):
                     self._join(result, argument, always=True)
         super()._coalesce(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
@@ -18,7 +18,7 @@ from tiledsl.codegen.kernels import AWAIT, KernelWriter
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, scf, tensor, triton
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import Schedule
 from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
 from tiledsl.autotuner.predicting.model import tensor_tera
@@ -60,7 +61,7 @@ class _Launch:
         self.launch, self.remarks, self.target = launch, remarks, target
         self.machine: Machine = machine_of(target)
         first = launch.body.first
-        self.schedule = Schedule(launch) if isinstance(first, gluon.ScheduleOp) else None
+        self.schedule = checked(launch) if isinstance(first, gluon.ScheduleOp) else None
         self.groups = 1 if self.schedule is None else self.schedule.parts  # each runs the body for its own rows
         self.warps = int(dict(launch.options).get("num_warps", 4))
 

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from tiledsl.analysis.gluon.schedule import Loop, Schedule, block, divided, instruction_columns, last_of
+from tiledsl.analysis.gluon.checks import checked
+from tiledsl.analysis.gluon.schedule import Loop, block, divided, instruction_columns, last_of
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.loops import trip_count
 from tiledsl.codegen.expressions import ADD
@@ -66,7 +67,7 @@ class GluonKernelWriter(SpecializedWriter):
     variables: LoopVariables
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
-        self.plan = Schedule(launch)
+        self.plan = checked(launch)
         self.flying: list[_Flying] = []
         self.now = _Turn()
         self.has_before = ""  # a condition on arrivals for the turn before

@@ -1,0 +1,257 @@
+"""The rules of a schedule for Gluon: what follows them neither hangs nor overwrites anything, for any number of turns.
+
+Producer and consumers of a launch form a marked graph: a turn of a loop loads each ring once, waits for it once and
+releases it once, a consumer some turns later. Such a graph is live if and only if each of its cycles holds a token
+(Commoner et al. 1971, Marked directed graphs); a ring's tokens are its places. First and last turns leave out whole
+instances of these events, so that what holds for the steady loop holds for any number of turns, none included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TypeAlias
+
+from tiledsl.analysis.gluon.schedule import Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
+from tiledsl.analysis.gluon.slices import only_for_loads
+from tiledsl.analysis.ranges import Ranges
+from tiledsl.dialects import gluon, scf, tensor, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.location import UNKNOWN
+
+_Kind: TypeAlias = tuple[tuple[int, ...], str]  # of a tile: its box and its type
+
+RULES = {
+    "turns": "a loop that runs has a turn",
+    "order": "what is read has been computed, and not yet computed anew",
+    "rings": "each tile has a place, and a product that frees it",
+    "tokens": "a ring has a place more than are taken when the next tile is awaited",
+    "in flight": "what the next turn awaits is issued in each turn, and read by nothing else",
+    "results": "a result that takes an operand's place finds one",
+}
+
+
+def checked(launch: triton.LaunchOp) -> Schedule:
+    """The schedule of a launch. Raises TileError with the rule that it breaks, if it breaks one."""
+    _check_fields(launch)
+    _check_rings(launch)
+    schedule = Schedule(launch)
+    _check_results(launch, schedule)
+    for loop in schedule.loops:
+        _check_order(loop, schedule)
+        _check_in_flight(loop, schedule)
+        _check_tokens(loop, schedule)
+    for chain in schedule.chains():
+        for one, other in pairwise(chain):
+            _check_alike(one, other, schedule)
+    ranges = Ranges.around(launch) if any(schedule.op.runs) else None
+    for number, loop in enumerate(schedule.loops):
+        if ranges is not None and loop.runs and not ranges.below(loop.op.lower, loop.op.upper):
+            what = f"value {number} of runs says that {_loop(loop.op)} has a turn, and it may have none"
+            raise _broken("turns", schedule.op, what, "false")
+    return schedule
+
+
+def _broken(rule: str, op: Operation, what: str, instead: str = "") -> TileError:
+    """instead: what may be written."""
+    notes = [f"the rule {rule!r} of schedules: {RULES[rule]}", *([f"write {instead}"] if instead else [])]
+    place = f"\n{repr(op).splitlines()[0]}" if op.loc is UNKNOWN else ""
+    return TileError(f"{op.name}: {what}{place}", op.loc, notes)
+
+
+def _loop(op: scf.ForOp) -> str:
+    return "a loop" if op.loc is UNKNOWN else f"the loop of line {op.loc.line}"
+
+
+def _loops(launch: triton.LaunchOp) -> list[scf.ForOp]:
+    return [op for op in launch.body.walk() if isinstance(op, scf.ForOp) and is_scheduled(op)]
+
+
+def _check_fields(launch: triton.LaunchOp) -> None:
+    op, loops = schedule_of(launch), _loops(launch)
+    if len(op.runs) != len(loops):
+        raise _broken("turns", op, f"runs has {len(op.runs)} values, and there are {len(loops)} loops with tiles")
+    for loop, numbers in zip(loops, op.in_flight, strict=False):
+        for number in numbers:
+            if not 0 <= number < len(loop.yielded) or not isinstance(loop.yielded[number].op, tensor.DotOp):
+                raise _broken("in flight", op, f"value {number} of those that {_loop(loop)} carries is no product")
+    if len({loop.num_stages for loop in loops}) > 1:
+        raise _broken(
+            "rings", op, f"loops that share rings are {[loop.num_stages for loop in loops]} deep", "one depth"
+        )
+    if any(loop.num_stages < 1 for loop in loops):
+        raise _broken("tokens", op, f"a loop is {loops[0].num_stages} deep", "num_stages = 2, or more")
+
+
+def _check_rings(launch: triton.LaunchOp) -> None:
+    """Rings hold alike tiles in all loops, which only products read. Tiles for all turns are there before them."""
+    loops = _loops(launch)
+    known: dict[str, tuple[bool, list[_Kind]]] = {}
+    for region in (launch.body, *(loop.body for loop in loops)):
+        rings: dict[str, list[triton.LoadBlockOp]] = {}
+        for op in region:
+            if isinstance(op, triton.LoadBlockOp):
+                rings.setdefault(op.ring, []).append(op)
+                _check_readers(op)
+        for name, tiles in rings.items():
+            kind: list[_Kind] = [(gluon.box(load), load.out.dtype) for load in tiles]
+            is_inside, other = known.setdefault(name, (region is not launch.body, kind))
+            if not name:
+                raise _broken("rings", tiles[0], "the tile has no ring", 'ring = "NAME"')
+            if is_inside != (region is not launch.body) or other != kind:
+                raise _broken("rings", tiles[0], f"ring {name!r} holds {_tiles(other)} elsewhere, not {_tiles(kind)}")
+    places = {each for loop in loops for each in (loop.body, launch.body)}
+    body = list(launch.body)
+    first = next((n for n, op in enumerate(body) if any(each in loops for each in op.walk())), len(body))
+    for load in launch.body.walk():
+        if isinstance(load, triton.LoadBlockOp):
+            if load.parent not in places:
+                raise _broken("rings", load, "the tile is loaded inside of a branch, or of a loop without products")
+            if load.parent is launch.body and body.index(load) > first:
+                raise _broken("rings", load, "a tile for all turns is loaded behind a loop", "it before the loops")
+
+
+def _tiles(kind: list[_Kind]) -> str:
+    return " and ".join(f"{'x'.join(map(str, box))} {dtype}" for box, dtype in kind)
+
+
+def _check_readers(load: triton.LoadBlockOp) -> None:
+    read = dict(load.out.uses)
+    for op in list(read):
+        if isinstance(op, tensor.TransposeOp):
+            del read[op]
+            read.update(op.out.uses)
+    other = next((op for op in read if not isinstance(op, tensor.DotOp)), None)
+    if other is not None:
+        raise _broken("rings", other, "it reads a tile that only products can read where it is")
+    if not read:
+        raise _broken("rings", load, "no product reads the tile, so that it is never released")
+
+
+def _check_results(launch: triton.LaunchOp, schedule: Schedule) -> None:
+    free = [(gluon.box(load), load.out.dtype) for load in schedule.kept]
+    for op in launch.body.walk():
+        if isinstance(op, triton.StoreBlockOp) and op.ring != "results":
+            kind = gluon.box(op), op.value.dtype
+            if kind not in free:
+                where = f"{_tiles([kind])} has no place among {_tiles(free) or 'none'} that are loaded once"
+                raise _broken("results", op, where, 'ring = "results"')
+            free.remove(kind)
+
+
+def _check_order(loop: Loop, schedule: Schedule) -> None:
+    """Values cross from stage 0 to stage 1 of the next turn before the next turn's are computed."""
+    at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
+    yielded = dict(zip(loop.op.iter_args, loop.op.yielded, strict=True))
+    handed_on: dict[Operation, Value] = {
+        each: each.a for each in loop.products if block(each.a) is None and not is_stored(each, schedule.warps)
+    }
+    produced = only_for_loads(loop.op.walk())  # by the producer, in the order of the text
+    if loop.op.unroll == 2:
+        _check_pairs(loop)
+    late_effect = None
+    for op, (stage, *place) in at.items():
+        for value in () if op in produced or isinstance(op, triton.LoadBlockOp) else _read_by(op):
+            made = value.op
+            if made is not None and made in at:
+                made_stage, *made_place = at[made]
+                if made_stage > stage or (made_stage == stage and made_place >= place):
+                    raise _broken("order", op, f"it reads {_name(value)}, which a later cluster of the turn computes")
+                if made_stage and handed_on.get(op) is value:
+                    raise _broken("order", op, f"its operand {_name(value)} is not there at the end of the turn before")
+                crosses = made_stage < stage and handed_on.get(op) is not value
+                if crosses and made_place < place and block(value) is None and constant_of(value) is None:
+                    raise _broken(
+                        "order", op, f"it reads {_name(value)} a turn late, when the next turn has computed its own",
+                        f"a slot for it before that of {made.name}",
+                    )  # fmt: skip
+            elif stage and value is loop.op.index:
+                raise _broken("order", op, "it reads the loop's index a turn late, when the next turn has its own")
+            elif value in yielded and yielded[value] is not value:
+                source = yielded[value].op
+                made_stage, *made_place = at[source] if source is not None and source in at else (0, -1, -1)
+                is_there = made_stage > stage and isinstance(source, tensor.DotOp) and made_place < place
+                if made_stage != stage and not is_there:
+                    raise _broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
+        if op.effects & Effect.WRITE:
+            if stage:
+                raise _broken("order", op, "what it writes would be written a turn late", "stage = 0")
+            late_effect = late_effect or op
+    written = [op for op in loop.op.body if op in at and op.effects & (Effect.READ | Effect.WRITE)]
+    written = [op for op in written if not isinstance(op, triton.LoadBlockOp)]
+    if late_effect is not None and sorted(written, key=lambda op: at[op][1:]) != written:
+        raise _broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
+
+
+def _check_pairs(loop: Loop) -> None:
+    """Of turns that are taken in pairs, the products of both come first, and then what is done with them."""
+    if loop.is_skewed:
+        raise _broken("order", loop.op, "turns in pairs hold nothing back for the next", "unroll = 1, or one stage")
+    first, products = loop.clusters[0].ops, loop.products
+    wrong: Operation | None = next((op for op in products if op not in first), None)
+    wrong = wrong or next((op for op in first if any(value.op in products for value in _read_by(op))), None)
+    if wrong is not None:
+        what = "of turns in pairs, the products are the first cluster, and what reads them is in others"
+        raise _broken("order", wrong, what, "unroll = 1, or the clusters so")
+
+
+def _read_by(op: Operation) -> Iterator[Value]:
+    for inner in op.walk():
+        yield from inner.operands
+
+
+def _name(value: Value) -> str:
+    return f"%{value.name}" if value.name else f"a value of {value.op.name if value.op else 'the loop'}"
+
+
+def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
+    products = [loop.op.yielded[number].op for number in loop.in_flight]
+    if products and products != loop.products[-len(products) :]:
+        raise _broken(
+            "in flight", loop.op, "products end in their order: only the last ones of a turn may be in flight"
+        )
+    for product in products:
+        assert isinstance(product, tensor.DotOp)
+        if loop.is_skewed or loop.op.unroll == 2:
+            raise _broken("in flight", product, "a loop of two stages, or of pairs of turns, awaits all its products")
+        if dict(product.out.uses) != {loop.op.body.terminator: 1}:
+            raise _broken("in flight", product, f"{_name(product.out)} is read in the turn that issues it")
+        if block(product.a) is None and not is_stored(product, schedule.warps):
+            raise _broken(
+                "in flight", product, f"its operand {_name(product.a)} is in registers that the next turn takes"
+            )
+
+
+def _check_tokens(loop: Loop, schedule: Schedule) -> None:
+    """Each ring, against all that a turn waits for before it can release one of its tiles."""
+    depth, turns = loop.op.num_stages, 2 if loop.op.unroll == 2 else 1
+    rings = [(name, ring, _turns_held(ring, loop)) for name, ring in schedule.rings.items() if loop in ring.readers]
+    for number, (name, _, (_, last)) in enumerate(rings):
+        for other_number, (other, _, (first, _)) in enumerate(rings):
+            needed = turns + last - first
+            if depth < needed - (turns == 1 and other_number < number and needed > 1):
+                held = f"a place of ring {name!r} is released {last} turns after its tile's own"
+                waits = f"when a tile of ring {other!r} for the turn after has been awaited"
+                raise _broken("tokens", loop.op, f"{held}, {waits}; it is {depth} deep", f"num_stages = {needed}")
+
+
+def _turns_held(ring: Ring, loop: Loop) -> tuple[int, int]:
+    """How many turns after its own a tile is first awaited, and released at the end."""
+    stages = ring.readers[loop]
+    flying = {loop.op.yielded[number].op for number in loop.in_flight}
+    return min(stages), max(stages) + (stages[max(stages)] in flying)
+
+
+def _check_alike(one: Loop, other: Loop, schedule: Schedule) -> None:
+    """Loops of which the second goes on where the first stops, without a turn to run empty."""
+    shapes = [[(loop.stage[each], each.out.type) for each in loop.products] for loop in (one, other)]
+    held = [[value.type for value in loop.held] for loop in (one, other)]
+    rings = [
+        {name: sorted(ring.readers[loop]) for name, ring in schedule.rings.items() if loop in ring.readers}
+        for loop in (one, other)
+    ]
+    if shapes[0] != shapes[1] or held[0] != held[1] or rings[0] != rings[1]:
+        what = "it goes on where the loop before it stops, and has other products, rings or stages"
+        raise _broken("order", other.op, what, "the same clusters for both")

@@ -5,10 +5,15 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import tiledsl
+from benchmarks.programs.gemm import matmul
+from tests.support.example_modules import load_example
 from tests.support.latent_attention import decode
 from tiledsl.commands.lower import Request, lower
-from tiledsl.commands.schedule import schedule_of
+from tiledsl.commands.schedule import schedule_of, why_triton
+from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -67,3 +72,28 @@ def test_what_triton_orders() -> None:
     assert "a loop has 4 products instead of 2" in lines[1] and lines[2] == "roles   8 warps, which all do the same"
     assert sum(line.startswith("  +0    product") for line in lines) == 4
     assert "bound by tensor cores" in lines[-1] and "rings" not in text
+
+
+def test_why_triton_orders_loops_of_which_no_remark_says_so() -> None:
+    product = matmul.function
+    sizes = {"M": 256, "N": 256, "K": 256, "block_M": 128, "block_N": 128, "block_K": 64}
+    kernel = tiledsl.jit(product, target="cuda:90").compile(**sizes)
+    (why,) = why_triton(kernel)
+    assert (
+        why == 'matmul_kernel: loops of one product are scheduled for Gluon only with select-emitter.backend = "gluon"'
+    )
+    assert schedule_of(kernel, HOPPER).splitlines()[1] == f"  {why}"
+    passes = {"select-emitter.backend": "gluon"}
+    assert not why_triton(tiledsl.jit(product, target="cuda:90", pass_configs=passes).compile(**sizes))
+    assert not why_triton(tiledsl.jit(product, target="cuda:80").compile(**sizes))
+    backward = load_example("attention_backward").key_value_gradients.function
+    of_remarks = tiledsl.jit(backward, target="cuda:90").compile(**ATTENTION)
+    assert any("not in Gluon: " in each for each in of_remarks.remarks) and not why_triton(of_remarks)
+
+
+def test_a_schedule_that_breaks_a_rule_has_no_table(tmp_path: Path) -> None:
+    file = tmp_path / "attention.mlir"
+    text = lower(Request(EXAMPLES / "attention.py", "", {**ATTENTION, "dim": 64}, HOPPER, emit="triton"))
+    file.write_text(text.replace('ring = "v"', 'ring = "item"'))
+    with pytest.raises(TileError, match="ring 'item' holds"):
+        lower(Request(file, "", {}, HOPPER, emit="schedule", resume_after="schedule-loops"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tests.support import gluon_machine, turn_programs
 from tests.support.gluon_mutants import mutants
 from tiledsl.certificate.algebra import ExecutorError
@@ -71,6 +72,96 @@ def test_two_products_in_flight(turns: int) -> None:
     run = made.source, made.name, given, out
     assert torch.equal(result(run), turn_programs.want(turn_programs.scaled, *given))
     assert torch.equal(result(run, seed=turns), result(run))
+
+
+# What hung or raced in public: a program, how many turns each block has, and the depth that is asked for.
+PUBLIC: dict[str, tuple[str, list[int], int]] = {
+    "tilelang#2566: a loop of one turn, pipelined": ("product", [1] * 7, 3),
+    "tilelang#2566: a loop of one turn, not pipelined": ("attention", [1] * 7, 1),
+    "tilelang#2613: a tile for both groups, not pipelined": ("product", [4, 7, 3], 1),
+    "tilelang#2674: turns that do not fill the ring, block after block": ("attention", [3, 5, 1, 2, 3, 7, 1], 2),
+}
+
+
+@pytest.mark.parametrize("case", PUBLIC)
+def test_what_hung_or_raced_in_public(case: str) -> None:
+    name, lengths, depth = PUBLIC[case]
+    run = turns_of(name, lengths, depth)
+    wanted = turn_programs.want(PROGRAMS[name][0], *run[2])
+    for seed in (None, 0, 1, 2):
+        assert torch.allclose(result(run, seed=seed), wanted, rtol=1e-3, atol=1e-3)
+
+
+@T.prim_func
+def matrix_times_vector(
+    X: T.Tensor((64,), "float16"), W: T.Tensor((64, 512), "float16"), Y: T.Tensor((512,), "float32")
+):
+    """tilelang#2566 as it was found in a program: one turn, a tile by TMA and a row by threads, no product of tiles."""
+    with T.Kernel(2, threads=256) as bx:
+        w, x = T.alloc_shared((64, 256), "float16"), T.alloc_shared((64,), "float16")
+        parts, total = T.alloc_fragment((64, 256), "float32"), T.alloc_fragment((256,), "float32")
+        for k in T.Pipelined(1, num_stages=1):
+            T.copy(W[k * 64, bx * 256], w)
+            T.copy(X[k * 64], x)
+            for i, j in T.Parallel(64, 256):
+                parts[i, j] = T.cast(w[i, j], "float32") * T.cast(x[i], "float32")
+            T.reduce_sum(parts, total, dim=0)
+        T.copy(total, Y[bx * 256])
+
+
+def rows_and_columns(rows: int) -> Any:
+    """tilelang#2567: as in attention's backward, sums that threads load in each turn, of lengths that are no multiple
+    of anything."""
+
+    @T.prim_func
+    def rows_and_columns(
+        Q: T.Tensor((rows, 64), "float16"),
+        K: T.Tensor((128, 64), "float16"),
+        lse: T.Tensor((rows,), "float32"),
+        delta: T.Tensor((rows,), "float32"),
+        D: T.Tensor((128, 64), "float32"),
+    ):
+        with T.Kernel(2, threads=256) as bx:
+            q, k = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+            s, acc = T.alloc_fragment((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+            weights = T.alloc_fragment((64, 64), "float16")
+            T.copy(K[bx * 64, 0], k)
+            T.clear(acc)
+            for t in T.Pipelined(T.ceildiv(rows, 64), num_stages=2):
+                T.copy(Q[t * 64, 0], q)
+                T.gemm(k, q, s, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(64, 64):
+                    s[i, j] = T.if_then_else(
+                        t * 64 + j < rows, T.exp2(s[i, j] * 0.125 - lse[t * 64 + j]) - delta[t * 64 + j], 0.0
+                    )
+                T.copy(s, weights)
+                T.gemm(weights, q, acc)
+            T.copy(acc, D[bx * 64, 0])
+
+    return rows_and_columns
+
+
+@pytest.mark.parametrize("rows", [250, 252, 1, 64])
+def test_loads_of_threads_beside_tiles(rows: int) -> None:
+    made = tiledsl.compile(rows_and_columns(rows), target="cuda:90", pass_configs=GLUON)
+    assert "@gluon.jit" in made.source, made.remarks
+    torch.manual_seed(0)
+    q, k = torch.randn(rows, 64).half(), torch.randn(128, 64).half()
+    lse, delta, out = torch.rand(rows), torch.rand(rows), torch.full((128, 64), float("nan"))
+    run = made.source, made.name, [q, k, lse, delta], out
+    weights = torch.exp2(k.float() @ q.float().T * 0.125 - lse) - delta
+    wanted = weights.half().float() @ q.float()
+    for seed in (None, 0):
+        assert float((result(run, seed=seed) - wanted).norm() / wanted.norm()) < 2e-3
+
+
+def test_one_turn_without_a_product() -> None:
+    x, w, y = torch.randn(64).half(), torch.randn(64, 512).half(), torch.full((512,), float("nan"))
+    tiledsl.compile(matrix_times_vector, target="interpret")(x, w, y)
+    torch.testing.assert_close(y, x.float() @ w.float(), rtol=1e-3, atol=1e-3)
+    assert (
+        "mbarrier" not in tiledsl.compile(matrix_times_vector, target="cuda:90").source
+    )  # one role, which cannot hang
 
 
 FATAL = re.compile(r"lost: (mbarrier\.arrive|mbarrier\.expect|mbarrier\.wait\(\w*full|_load_box|fence|.*_advance\()")

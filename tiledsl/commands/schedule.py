@@ -19,12 +19,14 @@ from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPEC
 from tiledsl.autotuner.predicting.model import tensor_tera
 from tiledsl.autotuner.predicting.work_types import Dot
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.parser import parse_op
 from tiledsl.ir.types import ELEMENTS, TensorType
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.location import UNKNOWN
 from tiledsl.math_functions import MATH_FUNCTIONS
+from tiledsl.passes.select_emitter import GLUON_ARCH
 from tiledsl.runtime.target import Target
 from tiledsl.tables import aligned
 
@@ -56,6 +58,26 @@ def schedule_of(kernel: Kernel, target: Target) -> str:
     return "\n".join(lines)
 
 
+def why_triton(kernel: Kernel) -> list[str]:
+    """Why loops of a kernel are left to Triton's pipeliner, where its remarks do not say so; [] if none is."""
+    launches = [op for op in parse_op(kernel.ir("triton")).walk() if isinstance(op, triton.LaunchOp)]
+    said = [text for launch in launches for text in _reasons(launch, kernel.remarks, kernel.target)]
+    return [text for text in dict.fromkeys(said) if text not in kernel.remarks]
+
+
+def _reasons(launch: triton.LaunchOp, remarks: Sequence[str], target: Target) -> list[str]:
+    if targets_gluon(launch) or (target.kind, target.arch) != ("cuda", GLUON_ARCH):
+        return []
+    said = [each for each in remarks if "written in Triton, not in Gluon" in each]
+    loops = [op for op in launch.walk() if isinstance(op, (scf.ForOp, scf.WhileOp))]
+    if said or not loops:
+        return said
+    if any(isinstance(op, tensor.DotOp) for loop in loops for op in loop.walk()):
+        how = 'with select-emitter.backend = "gluon"'
+        return [f"{launch.sym_name}: loops of one product are scheduled for Gluon only {how}"]
+    return [f"{launch.sym_name}: no loop has a product, so that there is nothing to schedule for Gluon"]
+
+
 class _Launch:
     def __init__(self, launch: triton.LaunchOp, remarks: Sequence[str], target: Target) -> None:
         self.launch, self.remarks, self.target = launch, remarks, target
@@ -69,7 +91,7 @@ class _Launch:
         language = "written in Triton, which orders the loops" if self.schedule is None else "Gluon"
         yield f"{self.launch.sym_name} for {self.target}: {language}"
         if self.schedule is None:
-            yield from (f"  {each}" for each in self.remarks if "written in Triton, not in Gluon" in each)
+            yield from (f"  {each}" for each in _reasons(self.launch, self.remarks, self.target))
             yield f"roles   {self.warps} warps, which all do the same"
         else:
             rows = f", {self.groups} times {self.warps} warps with rows of their own" if self.groups > 1 else ""

@@ -24,6 +24,8 @@ from tiledsl.commands.beside import tensors
 from tiledsl.commands.beside.hooks import watch
 from tiledsl.commands.beside.recording import Call, Recorder, first_line, synchronize
 from tiledsl.commands.run import run_script
+from tiledsl.commands.schedule import why_triton
+from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.timing import Prepared, clock
 
@@ -117,13 +119,23 @@ def _report(status: int, calls: list[Call], verify: bool) -> dict[str, Any]:
                 "shapes": tensors.described(call.arguments),
                 "digest": tensors.digest(call.arguments),
                 "spans": call.spans,
-                "remarks": [str(text) for text in getattr(call.kernel, "remarks", ())],
+                "remarks": _remarks(call),
                 "certificate": _certificate(call) if verify else None,
                 "error": call.error,
             }
             for call in calls
         ],
     }
+
+
+def _remarks(call: Call) -> list[str]:
+    """What a kernel of ours says of itself, and why Triton orders its loops, if it does."""
+    if not isinstance(call.kernel, Kernel):
+        return [str(text) for text in getattr(call.kernel, "remarks", ())]
+    try:
+        return [*map(str, call.kernel.remarks), *why_triton(call.kernel)]
+    except TileError as error:  # the script could not be lowered, and its line says so
+        return [first_line(error)]
 
 
 def _certificate(call: Call) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -200,3 +201,32 @@ def test_all_mistakes_in_the_text_are_found(name: str) -> None:
     number, passing = survivors(name, 1)
     assert number > 60 and len(passing) < number / 8, passing
     assert not [what for what in passing if FATAL.search(what)]
+
+
+OPTIONS = {
+    "stages": (2, 3, 4),
+    "rescale": ("each", "late", "lazy"),
+    "overlap": (True, False),
+    "persistent": (True, False),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [64, 128, 192])
+@pytest.mark.parametrize("name", ["product", "scaled", "scaled, 5 turns", "attention", "attention with one tile"])
+def test_every_schedule_that_options_ask_for(name: str, rows: int) -> None:
+    """Each text that a program becomes, with no turn and with more than its rings are deep."""
+    program = PROGRAMS[name.partition(",")[0]][0]
+    is_constant = "5 turns" in name
+    lengths = [5] * 4 if is_constant else [2, 0, 1, 3, 5, 1, 0, 6]
+    *given, out = turn_programs.inputs(program, lengths, max(lengths), rows)
+    wanted = turn_programs.want(program, *given)
+    function = program(len(lengths), max(lengths), 2, rows, *([5] if is_constant else []))
+    done: set[str] = set()
+    for values in itertools.product(*OPTIONS.values()):
+        configs = {f"select-emitter.{option}": value for option, value in zip(OPTIONS, values, strict=True)}
+        made = tiledsl.compile(function, target="cuda:90", pass_configs={**GLUON, **configs})
+        if "@gluon.jit" in made.source and made.source not in done:
+            done.add(made.source)
+            assert torch.allclose(result((made.source, made.name, given, out)), wanted, rtol=1e-3, atol=1e-3), configs
+    assert len(done) >= 4

@@ -29,6 +29,7 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError, users_frame
 from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation
@@ -217,6 +218,8 @@ class _Levels:
         if before.error is not None:
             return Check("source", name, "unknown", _sentence(before.error), _place(before.error.op))
         module, how = self.module(), "equal to the lowered program, operation by operation"
+        if any(map(targets_gluon, self.func.walk())):
+            how += ", in every order of producer and consumers"
         if self.is_reduced:
             alike = _without_numbers(module.source) == _without_numbers(self.kernel.source)
             how += ", at reduced sizes" + (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tiledsl.dialects import scf, tensor, tile
+from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Operation
@@ -60,7 +60,7 @@ class ReduceAfterLoops(Pass):
             if targets_gluon(kernel) or not few:
                 continue
             for loop in reversed(of_kinds(list(kernel.walk()), scf.ForOp)):
-                if loop.inits and not of_kinds(loop.body.walk(), tensor.DotOp):
+                if not of_kinds(loop.body.walk(), tensor.DotOp):
                     found = _carried_reductions(loop, _HELD * kernel.threads)
                     reordered |= any(op.kind == "sum" and is_float(op.out.dtype) for op in found.values())
                     if found:
@@ -73,25 +73,15 @@ def _carried_reductions(loop: scf.ForOp, most: int) -> dict[int, tensor.ReduceOp
     reductions: dict[int, tensor.ReduceOp] = {}
     for number, (value, yielded) in enumerate(zip(loop.iter_args, loop.yielded, strict=True)):
         update = yielded.op
-        if (
-            update is None
-            or update.parent is not loop.body
-            or len(update.operands) != 2
-            or value not in update.operands
-        ):
+        if not isinstance(update, arith.BinaryOp) or value.uses != {update: 1}:
             continue
-        term = next((each for each in update.operands if each is not value), value)
+        term = update.rhs if update.lhs is value else update.lhs
         op = term.op
-        if (
-            not isinstance(op, tensor.ReduceOp)
-            or op.kind not in _KINDS
-            or op.propagate_nan
-            or op.parent is not loop.body
-        ):
+        if not isinstance(op, tensor.ReduceOp) or op.parent is not loop.body or op.propagate_nan:
             continue
-        if type(update) is not combine(op.kind, value.dtype) or value.type != op.out.type or yielded.type != value.type:
+        if op.kind not in _KINDS or not isinstance(update, combine(op.kind, value.dtype)) or term.type != value.type:
             continue
-        alone = all(list(each.uses.values()) == [1] for each in (value, yielded, term))
+        alone = yielded.uses == {loop.body.terminator: 1} and term.uses == {update: 1}
         bits, elements = ELEMENTS[value.dtype].bits, prod(op.source.shape)
         if alone and bits >= 32 and op.source.shape[op.axis] > _VECTOR // bits and elements <= most:
             reductions[number] = op

@@ -88,6 +88,14 @@ def kernel_of(program: Program) -> Operation:
     return next(op for op in program.root.walk() if isinstance(op, KernelOp))
 
 
+def stays_in_gluon(made: Pass, program: Program) -> bool:
+    """Whether a pass leaves a kernel alone that the Gluon emitter writes."""
+    kernel_of(program).set_attribute("options", (("emitter", "gluon"),))
+    before = body_lines(program)
+    made.run(program)
+    return body_lines(program) == before
+
+
 def after(passes: Pass | Sequence[Pass], body: str, **options: Any) -> list[str]:
     """The lines of the kernel's body after the passes, without constants, indentation and the last yield.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.ir_cases import after, filecheck, kernel
+from tests.passes.ir_cases import after, filecheck, kernel, program, stays_in_gluon
 from tests.support.programs import check_pass
 from tiledsl.passes.advance_loads import AdvanceLoads
 
@@ -142,5 +142,6 @@ def test_kernels_with_products_stay_as_they_are() -> None:
     %a = tile.load %A[%rows, %cs] {guarded = true} : tensor<64x64xfloat32>
     %d = tensor.dot %a, %a, %a : tensor<64x64xfloat32>
     tile.store %d, %A[%rows, %cs] {guarded = true}"""
-    assert not unchanged(TILE + REDUCED + PICKED + STORED)
+    body = TILE + REDUCED + PICKED + STORED
+    assert not unchanged(body) and stays_in_gluon(AdvanceLoads(), program(body, parameters=PARAMETERS))
     assert unchanged(TILE + product + REDUCED + PICKED + STORED.replace("%d", "%e"))

@@ -36,6 +36,9 @@ PART = """%p{0} = tensor.iota {{axis = 0}} : tensor<4xint32>
 tile.store %h{0}, %A[%q{0}]
 """
 LOW, MIDDLE, HIGH = PART.format(0), PART.format(3), PART.format(4)
+ADD_HIGH = HIGH.replace(
+    "tile.store %h4, %A[%q4]", '%old4 = tile.atomic %h4, %A[%q4] {kind = "add"} : tensor<4xfloat32>'
+)
 ADD = '%old = tile.atomic %one, %A[%r] {kind = "add"} : tensor<8xfloat32>\n'
 ADD_ONE = '%count = tile.atomic %f, %A[%1] {kind = "add"} : float32\n'
 RELEASE = ADD_ONE.replace('"add"', '"add", semantics = "release"')
@@ -113,6 +116,8 @@ def ordered(body: str) -> list[str]:
         (WRITE_OTHER + RELEASE.replace("release", "acquire"), "store atomic"),
         # Atomic operations and blocks: which thread does what is not known.
         (READ + SAME_ADD, "load | atomic"),
+        (LOW + ADD_HIGH, "store | atomic"),
+        (ADD_HIGH + LOW, "atomic | store"),
         (SAME_ADD + WRITE, "atomic | store"),
         ("%x = tile.load_block %A[%0] {axes = (0,)} : tensor<8xfloat32>\n" + WRITE, "load_block | store"),
         (READ + "tile.store_block %one, %A[%0] {axes = (0,)}\n", "load | store_block"),

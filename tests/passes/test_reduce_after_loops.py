@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import PARAMETERS, after, filecheck, program
+from tests.passes.ir_cases import PARAMETERS, after, body_lines, filecheck, program, stays_in_gluon
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.reduce_after_loops import ReduceAfterLoops
 
@@ -58,6 +60,11 @@ def test_what_a_loop_adds_up_is_summed_behind_it() -> None:
     )
 
 
+OUTSIDE = """%v = tile.load %B[%i, %j] {guarded = true} : tensor<16x32xfloat32>
+%q = tensor.reduce %v {kind = "sum", axis = 1} : tensor<16xfloat32>"""
+WHOLE = """%l0 = tensor.iota {axis = 0} : tensor<64xint32>
+%f1 = tile.load %A[%c0, %l0] {guarded = true} : tensor<64xfloat32>
+%g = tensor.reduce %f1 {kind = "sum", axis = 0} : float32"""
 MANY = "tile.store %r, %B[%k, %w] {guarded = true}"
 PRODUCT = """%y = tensor.transpose %x {permutation = (1, 0)} : tensor<32x16xfloat32>
   %z = arith.constant {value = 0.0} : tensor<16x16xfloat32> %d = tensor.dot %x, %y, %z : tensor<16x16xfloat32>"""
@@ -97,6 +104,14 @@ def test_other_forms(text: str) -> None:
         loop(combine="arith.add %r, %r"),
         loop(kind="max", combine="arith.max %s, %r").replace("axis = 1}", "axis = 1, propagate_nan = true}"),
         loop(kind="abssum"),
+        loop(combine="arith.add %s, %half"),
+        loop(combine="arith.add %n0, %r").replace("%n =", "%n0 = arith.add %s, %half : tensor<16xfloat32> %n ="),
+        loop("tile.store %n, %B[%k, %w] {guarded = true}").replace(
+            "tile.store %n, %B[%k, %w] {guarded = true}\n  %n = arith.add %s, %r : tensor<16xfloat32>",
+            "%n = arith.add %s, %r : tensor<16xfloat32> tile.store %n, %B[%k, %w] {guarded = true}",
+        ),
+        loop().replace("%t = scf", f"{OUTSIDE}\n%t = scf").replace("arith.add %s, %r", "arith.add %s, %q"),
+        loop(WHOLE).replace("arith.add %s, %r", "arith.add %s, %g"),
         loop(shape="16x4"),  # a thread adds them up by itself
         loop(shape="64x256").replace(
             "%A[%row, %j] {guarded = true}", "%A[%row, %j]"
@@ -140,6 +155,11 @@ def test_many_blocks_exchange_while_others_compute() -> None:
     for blocks, reduces in ((528, False), (529, True), ("%m", True)):
         made = after(ReduceAfterLoops(), loop(), grid=(blocks,))
         assert any(line.startswith("%r = tensor.reduce") for line in made) == reduces
+
+    for multiprocessors, reduces in ((2, True), (3, False)):
+        made = program(loop(), grid=(9,), target=SimpleNamespace(multiprocessors=multiprocessors))
+        ReduceAfterLoops().run(made)
+        assert any(line.startswith("%r = tensor.reduce") for line in body_lines(made)) == reduces
 
 
 def test_narrow_sums_stay() -> None:
@@ -190,4 +210,5 @@ def test_the_other_order_is_named() -> None:
         (whole.replace("%A[", "%G[").replace("%B[", "%G["), set()),
     ):
         assert ReduceAfterLoops().allowances(program(text, grid=(1,), parameters=parameters)) == names
+    assert stays_in_gluon(ReduceAfterLoops(), program(loop(), grid=(1,)))
     assert not ReduceAfterLoops(enabled=False).allowances(program(loop(), grid=(1,)))

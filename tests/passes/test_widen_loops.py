@@ -8,7 +8,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import PARAMETERS, after, filecheck, program
+from tests.passes.ir_cases import PARAMETERS, after, filecheck, program, stays_in_gluon
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.widen_loops import WidenLoops
 
@@ -247,4 +247,5 @@ def test_the_other_order_is_named() -> None:
         (loop(init="%half"), set()),
     ):
         assert WidenLoops().allowances(program(text, grid=(1,), parameters=TYPED)) == names
+    assert stays_in_gluon(WidenLoops(), program(loop(), grid=(1,)))
     assert not WidenLoops(enabled=False).allowances(program(loop(), grid=(1,)))

@@ -149,6 +149,13 @@ def test_two_values_that_a_loop_carries() -> None:
     made = lines(wide)  # a thread holds 64 elements of the first alone
     (header,) = [line for line in made if "scf.for" in line]
     assert header.count("tensor<64x128xfloat32>") == 2
+    narrow = both(second="%x2").replace("16x32x", "16x512x").replace("1x32x", "1x512x").replace(
+        "%q =", "%j2 = tensor.iota {axis = 1} : tensor<1x8xint32>"
+        " %x2 = tile.load %A[%row, %j2] : tensor<16x8xfloat32>\n%q ="
+    )  # fmt: skip
+    made = lines(narrow.replace("%A[%row, %j] {guarded = true}", "%A[%row, %j]"))
+    (header,) = [line for line in made if "scf.for" in line]
+    assert header.count("tensor<16x512xfloat32>") == 2 and "tensor<16x8xfloat32>" not in header
 
 
 def test_many_blocks_exchange_while_others_compute() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, root_buffer, start_and_walk
@@ -50,8 +49,12 @@ class OrderAccesses(Pass):
 @dataclass(frozen=True)
 class _Access:
     op: Operation
-    memory: Value
+    buffer: Value
     loops: frozenset[Operation] = frozenset()  # those of which it belongs to an earlier iteration
+
+    @property
+    def memory(self) -> Value:
+        return root_buffer(self.buffer)
 
     @property
     def reads(self) -> bool:
@@ -62,8 +65,6 @@ class _Access:
         return Effect.WRITE in self.op.effects
 
 
-_Plain = tile.LoadOp | tile.StoreOp | tile.LoadBlockOp | tile.StoreBlockOp
-_PLAIN = get_args(_Plain)
 _Walk = tuple[LinearForm, int]
 _Accesses = dict[_Access, None]  # since the last barrier, in order
 
@@ -95,7 +96,7 @@ class _Order:
             once = self.region(region, once)
         inside = set(op.walk())
         again: _Accesses = {
-            _Access(each.op, each.memory, each.loops | {op} if each.op in inside else each.loops): None for each in once
+            _Access(each.op, each.buffer, each.loops | {op} if each.op in inside else each.loops): None for each in once
         }
         for region in op.regions:
             again = self.region(region, again)
@@ -106,7 +107,7 @@ def _accesses(op: Operation) -> Iterable[_Access]:
     """What an operation without regions does with global memory."""
     if not op.effects & (Effect.READ | Effect.WRITE):
         return ()
-    return [_Access(op, root_buffer(value)) for value in op.operands if isinstance(value.type, BufferType)]
+    return [_Access(op, value) for value in op.operands if isinstance(value.type, BufferType)]
 
 
 def _union(states: Iterable[_Accesses]) -> _Accesses:
@@ -121,7 +122,7 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
         return False
     if isinstance(earlier.op, tile.AtomicOp) and isinstance(later.op, tile.AtomicOp):
         return False
-    if not earlier.loops and _are_apart(earlier.op, later.op):
+    if not earlier.loops and _are_apart(earlier, later):
         return False
     if later.reads:  # what was written, or, as an atomic operation, before it writes itself
         return True
@@ -146,11 +147,9 @@ def _is_same_place(one: Operation, other: Operation) -> bool:
     return isinstance(one, pointers) and isinstance(other, pointers) and same_place(one, other)
 
 
-def _are_apart(one: Operation, other: Operation) -> bool:
+def _are_apart(earlier: _Access, later: _Access) -> bool:
     """Whether two accesses, in one iteration of all loops, are known to have no element in common."""
-    if not isinstance(one, _PLAIN) or not isinstance(other, _PLAIN) or one.buffer is not other.buffer:
-        return False
-    for a, b in zip(_walks(one), _walks(other), strict=True):
+    for a, b in _walks_of_both(earlier, later):
         if a is not None and b is not None:
             between = b[0].plus(a[0], -1)
             if between.is_constant and (between.constant > a[1] or -between.constant > b[1]):
@@ -160,10 +159,7 @@ def _are_apart(one: Operation, other: Operation) -> bool:
 
 def _meet(earlier: _Access, later: _Access) -> bool:
     """Whether two accesses in different iterations of a loop are known to have elements in common."""
-    one, other = earlier.op, later.op
-    if not isinstance(one, _PLAIN) or not isinstance(other, _PLAIN) or one.buffer is not other.buffer:
-        return False
-    walks = list(zip(_walks(one), _walks(other), strict=True))
+    walks = _walks_of_both(earlier, later)
     return any(isinstance(loop, scf.ForOp) and _meet_in(loop, walks) for loop in earlier.loops)
 
 
@@ -187,7 +183,14 @@ def _meet_in(loop: scf.ForOp, walks: Sequence[tuple[_Walk | None, _Walk | None]]
     return first <= last < math.inf
 
 
-def _walks(op: _Plain) -> Iterable[_Walk | None]:
+def _walks_of_both(earlier: _Access, later: _Access) -> list[tuple[_Walk | None, _Walk | None]]:
+    """By dimension, where both begin and how far they go; nothing of what has another name."""
+    if earlier.buffer is not later.buffer:
+        return []
+    return list(zip(_walks(earlier.op), _walks(later.op), strict=True))
+
+
+def _walks(op: Operation) -> Iterable[_Walk | None]:
     """Where an access begins in each dimension, and how far it goes from there; None where that is not known."""
     for dim, index in enumerate(_place(op)):
         if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):

@@ -116,8 +116,8 @@ def ordered(body: str) -> list[str]:
         (WRITE_OTHER + RELEASE.replace("release", "acquire"), "store atomic"),
         # Atomic operations and blocks: which thread does what is not known.
         (READ + SAME_ADD, "load | atomic"),
-        (LOW + ADD_HIGH, "store | atomic"),
-        (ADD_HIGH + LOW, "atomic | store"),
+        (LOW + ADD_HIGH, "store atomic"),
+        (ADD_HIGH + LOW, "atomic store"),
         (SAME_ADD + WRITE, "atomic | store"),
         ("%x = tile.load_block %A[%0] {axes = (0,)} : tensor<8xfloat32>\n" + WRITE, "load_block | store"),
         (READ + "tile.store_block %one, %A[%0] {axes = (0,)}\n", "load | store_block"),
@@ -157,6 +157,10 @@ def looped(body: str) -> str:
         (looped(READ + WRITE_OTHER), "load store"),
         (looped(ADD), "atomic"),
         (looped(WRITE), "store"),
+        (
+            looped("%w = arith.add %k, %i : tensor<8xint32> tile.store %one, %A[%w]\n" + ADD.replace("%r", "%w")),
+            "| store | atomic",
+        ),
         # Where others of an earlier iteration are not known to meet it, it is as the program's author has it.
         (looped(PLACES + "tile.store_block %one, %A[%k] {axes = (0,)}\n" + ADD), "store_block | atomic"),
         (
@@ -246,6 +250,17 @@ def test_iterations_that_write_the_same_elements_at_other_indices(
     head = f"%step = arith.constant {{value = {step}}} : int32\n" if isinstance(step, int) else ""
     loop = looped(PLACES + body).replace("%1 (%k", f"%{'step' if head else step} (%k")
     assert ("|" in ordered(head + loop)) is ordered_too
+
+
+def test_a_barrier_stands_before_what_another_iteration_has_written() -> None:
+    eight = "%step = arith.constant {value = 8} : int32\n"
+    for how, order in (("add", "| store store"), ("sub", "store | store")):
+        assert ordered(eight + looped(TWO.format(how)).replace("%1 (%k", "%step (%k")) == order.split()
+    head = "%v0 = arith.mul %i, %i : tensor<8xint32> %v = arith.add %v0, %k : tensor<8xint32>"
+    head += "%w = arith.add %k, %i : tensor<8xint32>"
+    for places in ("vw", "wv"):  # of which one is not known to meet the other
+        stores = [f"tile.store %one, %A[%{place}]\n" for place in places]
+        assert ordered(looped(head + "".join(stores))) == ["store", "|", "store"]
 
 
 def test_nested_loops_that_write_the_same_elements() -> None:

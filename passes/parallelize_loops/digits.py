@@ -61,7 +61,7 @@ def _summed_axis(buffer: Value) -> int | None:
     return axis if tile.buffer_type(buffer).shape[axis] != 1 else None
 
 
-def merge_digits(parallel: tile.ParallelOp) -> tile.ParallelOp:
+def merge_digits(parallel: tile.ParallelOp) -> None:
     """parallel (%k, %j) { f(%k * extent of %j + %j) }  ==>  parallel (%j) { f(%j) }"""
     while not parallel.lockstep and (found := _digits(parallel)) is not None:
         high, low, wholes = found
@@ -85,7 +85,6 @@ def merge_digits(parallel: tile.ParallelOp) -> tile.ParallelOp:
         Builder.at(parallel).insert(made)
         parallel.erase()
         parallel = made
-    return parallel
 
 
 def _digits(parallel: tile.ParallelOp) -> tuple[Value, Value, list[AddOp]] | None:
@@ -93,7 +92,7 @@ def _digits(parallel: tile.ParallelOp) -> tuple[Value, Value, list[AddOp]] | Non
     extents = dict(zip(parallel.body.args, parallel.extents, strict=True))
     for low, extent in extents.items():
         wholes = [op for op in low.uses if isinstance(op, AddOp)]
-        if not wholes or len(wholes) != len(low.uses):
+        if len(wholes) != len(low.uses):
             continue
         scaled = {_other(op, low) for op in wholes}
         highs = {_scaled(value, extent) for value in scaled}

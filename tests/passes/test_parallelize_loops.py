@@ -73,6 +73,10 @@ def test_rows_become_parallel_and_the_index_counts_as_the_loop_did(
     )
 
 
+def test_rows_picked_by_a_number_with_a_name() -> None:
+    assert not stays(over_rows("%row = arith.sub %c5, %i : int32 " + ROW.replace("%i, %j]", "%row, %j]")))
+
+
 def test_branches_and_inner_loops_come_along() -> None:
     branch = '%c = arith.cmp %i, %c3 {predicate = "lt"} : bool scf.if %c { ' + ROW + " scf.yield } { scf.yield }"
     row = ROW_LINES.replace("INDEX", "%i")
@@ -125,30 +129,6 @@ def test_loops_of_loops_over_elements() -> None:
         }
         """,
     )
-
-
-DIGITS = """tile.parallel {extents = (2, 4)} (%k: int32, %j: int32) {
-              %a = arith.mul %k, %c4 : int32 %w = arith.add %a, %j : int32
-              %x = tile.load %s[%c0, %w] : float32 BODY }"""
-PUT = "%y = arith.add %x, %x : float32 tile.store %y, %s[%c1, %w]"
-AGAIN = "%b = arith.mul %c4, %k : int32 %v = arith.add %j, %b : int32 tile.store %x, %s[%c1, %v]"
-
-
-@pytest.mark.parametrize(
-    ("text", "merged"),
-    [
-        (DIGITS.replace("BODY", PUT), True),
-        (DIGITS.replace("BODY", AGAIN), True),
-        (DIGITS.replace("BODY", AGAIN + "tile.store %x, %s[%c2, %b]"), False),
-        (DIGITS.replace("BODY", PUT + "tile.store %x, %s[%c2, %k]"), False),
-        (DIGITS.replace("BODY", PUT + "tile.store %x, %s[%j, %w]"), False),
-        (DIGITS.replace("BODY", PUT).replace("%c4", "%c3"), False),
-        (DIGITS.replace("BODY", AGAIN).replace("%c4, %k", "%c4, %c0"), False),
-        (DIGITS.replace("BODY", PUT).replace("(2, 4)}", "(2, 4), lockstep = true}"), False),
-    ],
-)  # fmt: skip
-def test_indices_that_are_no_more_than_the_digits_of_one(text: str, merged: bool) -> None:
-    assert any("extents = (8,)" in line for line in lines(text)[1]) is merged
 
 
 def test_global_rows_told_apart_by_a_sum() -> None:
@@ -358,6 +338,7 @@ COPY = "tile.copy %s[%i, %c0], %w {shape = (8,), source_axes = (1,), target_axes
         (COPY.replace("{shape", "{safe_value = 1.0, shape"), None),
         (COPY + ' tile.print [%i] {message = "row"}', None),
         (COPY + ' %o = tile.atomic %f, %D[%c0] {kind = "add"} : float32', None),
+        (COPY + f" {COPY[:-1]}, safe_value = 1.0}}", None),
         (COPY + " scf.while { scf.condition %b } { scf.yield }", None),
     ],
 )  # fmt: skip

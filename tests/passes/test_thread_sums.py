@@ -190,6 +190,12 @@ def test_one_sum_in_place_of_partial_ones_is_another_order(dtype: str, body: str
             "%k = arith.add %e, %j : int32 %g = arith.min %h, %k : int32",
             True,
         ),
+        (
+            "(3, 4)",
+            "%f = arith.mul %i, %c4 : int32 %e = arith.mul %c4, %i : int32 %h = arith.add %j, %f : int32 "
+            "%k = arith.add %e, %j : int32 %d = arith.min %h, %k : int32 %g = arith.max %d, %e : int32",
+            False,
+        ),
         ("(3, 4)", "%f = arith.mul %bx, %c4 : int32 %g = arith.add %f, %j : int32", False),
         (
             "(3, 4)",

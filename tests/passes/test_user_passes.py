@@ -258,8 +258,14 @@ class Everything(Nothing):
     name = "all"
 
 
-for _each in (Listed, Remembering, Shouting, Everything):
+@dataclass(frozen=True)
+class Early(Nothing):
+    name = "users-early"
+
+
+for _each in (Listed, Remembering, Shouting, Everything, Early):
     del PASSES[_each.name]
+Early.name = "cse"  # as one that is defined before tiledsl's passes are
 
 
 @pytest.mark.parametrize(
@@ -288,6 +294,8 @@ for _each in (Listed, Remembering, Shouting, Everything):
         ({PLACE: [Remembering()]}, "Remembering: its options are not fields with numbers, texts or truth values"),
         ({PLACE: [Shouting()]}, "Shouting is named 'Users_Pass'"),
         ({PLACE: [Everything()]}, "Everything is named 'all'"),
+        ({PLACE: [Early()]}, "Early is named 'cse', as a pass of tiledsl's is; give it another name"),
+        ({3: [Nothing()]}, "3 is no place in the pipeline"),
     ],
 )
 def test_what_is_wrong_is_said(passes: Any, message: str) -> None:

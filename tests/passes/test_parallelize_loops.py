@@ -131,6 +131,30 @@ def test_loops_of_loops_over_elements() -> None:
     )
 
 
+FILLED = """tile.parallel {extents = (6,)} (%p: int32) { %x = tile.load %s[%p, %i] : float32 tile.store %x, %m[%p] }
+            tile.parallel {extents = (6,)} (%p: int32) {
+              %y = tile.load %m[%p] : float32 %z = arith.add %y, %c0.5 : float32 tile.store %z, %s[%p, %i] }"""
+IN_MEMORY = """tile.parallel {extents = (6, 8)} (%p: int32, %q: int32) { tile.store %c0.5, %B[%p, %q] }
+               tile.parallel {extents = (8,)} (%q: int32) { %y = tile.load %B[%i, %q] : float32
+                 tile.store %y, %s[%i, %q] }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "changes"),
+    [
+        (FILLED, True),
+        (FILLED.replace("store %x, %m[%p]", "store %x, %m[%v]").replace("%x =", "%v = arith.sub %c5, %p : int32 %x ="),
+         False),
+        (FILLED.replace("%m", "%l"), False),  # an array of each thread
+        (FILLED.replace("(6,)", "(5,)"), False),  # but for one element
+        (FILLED.replace("%z = ", "tile.store %y, %m[%p] %z = "), False),
+        (IN_MEMORY, False),
+    ],
+)  # fmt: skip
+def test_what_each_iteration_fills_anew(body: str, changes: bool) -> None:
+    assert stays(over_rows(body)) is not changes
+
+
 def test_global_rows_told_apart_by_a_sum() -> None:
     body = """tile.parallel {extents = (8,)} (%j: int32) {
                 %row = arith.add %bx, %i : int32

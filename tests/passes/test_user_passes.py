@@ -223,9 +223,12 @@ def test_code_that_cannot_be_told(caplog: pytest.LogCaptureFixture, own: Any) ->
         return Local()
 
     with caplog.at_level(logging.WARNING, "tiledsl"):
-        texts = normalised({}, {PLACE: [make(), make()]})[PLACE]
+        given = [make(), make()]
+        texts = normalised({}, {PLACE: given})[PLACE]
     assert [text.partition(":")[0] for text in texts] == ["users-local#opaque"] * 2 and texts[0] != texts[1]
     assert "the pass users-local is defined inside of a function: its code cannot be told" in caplog.text
+    after = USUAL.index("promote-buffers") + 1
+    assert list(map(type, default_pipeline({PLACE: texts})[after : after + 2])) == list(map(type, given))
     in_a_cell = own()
     in_a_cell.__module__ = "a_notebook"
     with caplog.at_level(logging.WARNING, "tiledsl"):

@@ -106,9 +106,14 @@ def _threads(work: Work, target: Target) -> str | None:
     return None if threads <= limit else f"needs {threads} threads a block; {target} has at most {limit}"
 
 
+def _generation(target: Target) -> int:
+    """The major number of CUDA's compute capability; 0 for others."""
+    return target.arch // 10 if target.kind == "cuda" and isinstance(target.arch, int) else 0
+
+
 def _clusters(work: Work, target: Target) -> str | None:
     ctas = int(work.options.get("num_ctas") or 1)
-    has_clusters = target.kind == "interpret" or (isinstance(target.arch, int) and 90 <= target.arch < 120)
+    has_clusters = target.kind == "interpret" or 9 <= _generation(target) < 12
     return None if ctas == 1 or has_clusters else f"needs clusters of {ctas} blocks, which {target} does not have"
 
 
@@ -172,14 +177,14 @@ def _of_largest_dot(loop: Loop, work: Work, target: Target, likely: bool) -> dic
 
 def is_asynchronous(dot: Dot, work: Work, target: Target) -> bool:
     """Whether Triton computes a product with wgmma or tcgen05, which read their operands from shared memory."""
-    if target.kind != "cuda" or not isinstance(target.arch, int) or not 90 <= target.arch < 120:
+    if not 9 <= _generation(target) < 12:
         return False
     if dot.m < 64 or dot.n < 8 or work.warps(target) < 4 or dot.dtype not in ELEMENTS or dot.precision == "ieee":
         return False
     bits = ELEMENTS[dot.dtype].bits
     if bits == 16:
         return True
-    if bits > 32 or (bits == 8 and target.arch >= 100 and ELEMENTS[dot.dtype].kind != "float"):
+    if bits > 32 or (bits == 8 and _generation(target) >= 10 and ELEMENTS[dot.dtype].kind != "float"):
         return False
     return dot.k_major
 
@@ -188,7 +193,7 @@ def is_asynchronous(dot: Dot, work: Work, target: Target) -> bool:
 
 
 def _registers(work: Work, target: Target) -> str | None:
-    if target.kind == "interpret" or (isinstance(target.arch, int) and 100 <= target.arch < 120):  # tensor memory
+    if target.kind == "interpret" or 10 <= _generation(target) < 12:  # tensor memory
         return None
     threads = work.warps(target) * target.warp_size * int(work.options.get("num_ctas") or 1)
     in_loops = [dot for dot in work.dots if dot.times > 1]  # sums that live through a loop

@@ -106,7 +106,7 @@ class OwnSearch:
             return bool(getattr(self._inner, "done", False))
 
     def _checked(self, answer: Any, most: int) -> list[int]:
-        wanted = list(answer) if isinstance(answer, Sequence) and not isinstance(answer, str) else None
+        wanted = list(answer) if isinstance(answer, Sequence) else None
         size = len(self._space.configs)
         if wanted is None or any(type(index) is not int or not 0 <= index < size for index in wanted):
             raise TileError(f"{self._name}: ask({most}) gives {answer!r}; it must give a list of indices below {size}")

@@ -51,8 +51,10 @@ def _updates(loop: scf.ForOp) -> list[Update] | None:
 
 def _threads(loop: scf.ForOp) -> tile.ParallelOp | None:
     """The threads that a loop is code for; None in a T.Parallel, for one point of that or for the block."""
-    around: list[tile.ParallelOp] = [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]
-    return around.pop() if len(around) == 1 and all(op.lockstep for op in around) else None
+    match [op for op in ancestors(loop) if isinstance(op, tile.ParallelOp)]:
+        case [tile.ParallelOp(lockstep=True) as threads]:
+            return threads
+    return None
 
 
 def _is_of_whole(op: Operation) -> bool:

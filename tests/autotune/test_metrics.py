@@ -80,6 +80,15 @@ def test_a_function_of_the_metrics_is_an_objective() -> None:
     assert "product" in result.table().splitlines()[0].split()
 
 
+def slowest(metrics: dict[str, float]) -> float:
+    return -metrics["latency"]
+
+
+def test_an_objective_needs_no_other_metrics() -> None:
+    made = tuned(objective=slowest)
+    assert made(64).config == {"block": 32} and made(64).from_cache
+
+
 def test_metrics_alone_change_no_winner() -> None:
     result = tuned(metrics={"joules": joules})(64)
     assert (result.config, result.minimised, result.metrics) == ({"block": 64}, "latency", {"joules": 2.0})

@@ -20,21 +20,27 @@ DERIVED = Tolerance(None, None, 0.01)
 A, B = torch.linspace(-1, 1, 1000), torch.linspace(5, 6, 1000)
 
 
-def verdict(
+def verdict(*args: Any, **options: Any) -> tuple[str, str]:
+    """The status and message of `fields`."""
+    found = fields(*args, **options)
+    return found.get("status", "ok"), found.get("message", "")
+
+
+def fields(
     kernel: Callable[..., Any],
     reference: Callable[..., Any],
     has_outputs: bool = True,
     inputs: Any = (A, B),
     tolerance: Tolerance = TOLERANCE,
-) -> tuple[str, str]:
-    """The status and message for a kernel, as a function that returns its outputs or changes its inputs."""
+) -> dict[str, Any]:
+    """What checking finds of a kernel, as a function that returns its outputs or changes its inputs."""
     after = [each.clone() for each in inputs]
     outputs = kernel(*after)
     touched = [at for at, (now, old) in enumerate(zip(after, inputs)) if changed(now, old)]
     ran = KernelOutputs("ABCD"[: len(after)], [outputs] if has_outputs else [], after, touched)
     found = check_outputs(ran, Reference(reference, inputs).candidates, tolerance)
     assert found.get("verified", False) == ("status" not in found)
-    return found.get("status", "ok"), found.get("message", "")
+    return found
 
 
 def test_returned_outputs() -> None:
@@ -43,6 +49,8 @@ def test_returned_outputs() -> None:
     assert verdict(lambda A, B: A[:5], lambda A, B: A + B)[1].startswith(
         "the output has shape (5,), ref_prog's (1000,)"
     )
+    other = fields(lambda A, B: A[:5], lambda A, B: A + B)
+    assert [other[name] for name in ("max_error", "mean_error", "mismatched_ratio")] == [0.0, 0.0, 0.0]
     assert verdict(lambda A, B: A, lambda A, B: (A, B))[1] == "the kernel gives 1 tensors and ref_prog 2"
 
 

@@ -293,6 +293,11 @@ def test_verify_numbers_of_operands_results_and_regions() -> None:
     expect(func(region), "source has 0 values")
     expect(arith.NegOp(result_types=[I32]), "source has 0 values")
     region = Region([I32])
+    region.insert(arith.NegOp(region.args[0], result_types=[I32]))
+    region.first.operands = [region.args[0]] * 2  # type: ignore[union-attr]
+    region.args[0].uses[region.first] = 2  # type: ignore[index]
+    expect(func(region), "2 operands instead of 1")
+    region = Region([I32])
     add = arith.NegOp(region.args[0], result_types=[I32, I32])
     region.insert(add)
     expect(func(region), "2 results instead of 1")

@@ -282,6 +282,14 @@ def test_elements_that_are_no_neighbours_are_picked_of_whole_tiles(picked: str) 
     assert [each.partition("not divided: ")[2] for each in remarks(body)] == ["a gather picks elements of them"]
 
 
+def test_assertions() -> None:
+    lines = check(f"""{PRODUCT}
+        %same = arith.cmp %d, %d {{predicate = "eq"}} : tensor<64x192xbool>
+        tile.assert %same {{message = "no"}}
+        tile.store %d, %C[%r, %k] {{guarded = true}}""")
+    assert sum("tile.assert" in line for line in lines) == 2
+
+
 @pytest.mark.parametrize("outer, is_divided", [(3, True), (6, True), (2, False)])
 def test_reshapes_of_what_is_computed_from_positions(outer: int, is_divided: bool) -> None:
     """192 = 128 + 64 ends within one of two rows of 96."""
@@ -289,7 +297,8 @@ def test_reshapes_of_what_is_computed_from_positions(outer: int, is_divided: boo
     body = f"""{PRODUCT}
         %i = tensor.iota {{axis = 0}} : tensor<{outer}x1xint32>
         %j = tensor.iota {{axis = 1}} : tensor<1x{inner}xint32>
-        %p = arith.mul %i, %j : tensor<{outer}x{inner}xint32>
+        %m = arith.add %i, %n : tensor<{outer}x1xint32>
+        %p = arith.mul %m, %j : tensor<{outer}x{inner}xint32>
         %q = arith.cast %p : tensor<{outer}x{inner}xfloat32>
         %f = tensor.reshape %q : tensor<1x192xfloat32>
         %e = arith.add %d, %f : tensor<64x192xfloat32>

@@ -36,6 +36,7 @@ TMA = {"select-access.mode": "tma", "map-grid.persistent": 1}
     ],
 )
 def test_numbers_of_iterations_that_int32_holds(blocks: int, trips: int, fits: bool) -> None:
+    assert Shares.of(3, 178956970, 4).steps == 3 * 178956970  # 4 * (steps + 1) is 2**31 - 4
     if fits:
         assert Shares.of(blocks, trips, 2) == Shares(2, trips, 3, blocks // 2 - 1)
         return

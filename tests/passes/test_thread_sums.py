@@ -229,3 +229,7 @@ def test_indices_that_are_digits_of_one_are_one(extents: str, index: str, merged
     found = body_lines(Program(check_pass(ParallelizeLoops(), func, inputs_for(func))))
     (parallel,) = [line for line in found if "tile.parallel" in line]
     assert ("extents = (12,)" in parallel) is merged
+    for off in (ParallelizeLoops(enabled=False), ParallelizeLoops(reductions=False)):
+        assert not merged or "extents = (12,)" not in "".join(
+            body_lines(Program(check_pass(off, func, inputs_for(func))))
+        )

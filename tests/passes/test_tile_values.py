@@ -19,6 +19,7 @@ from tiledsl.passes.tile_values import (
     converted,
     exact_sum,
     iota,
+    is_inside,
     permuted,
     reduced,
     reshaped,
@@ -102,6 +103,14 @@ def test_what_changes_nothing_is_left_out() -> None:
     ]
     assert made(COLUMN, lambda at, a: permuted(at, a, [1, 0])) == [f"%a_1 = tensor.reshape %a : {ROW}", "= %a"]
     assert made(ROW, lambda at, a: broadcast(at, a, (8, 8))) == [f"%a_1 = tensor.broadcast %a : {SQUARE}", "= %a"]
+
+
+def test_indices_that_lie_inside() -> None:
+    body = """%a = arith.floormod %s, %c4 : int32 %b = arith.sub %a, %c1 : int32
+        tile.store %a, %N[%a] tile.store %a, %N[%b]"""
+    named = {value.name: value for op in program(body).root.walk() for value in op.results}
+    assert [is_inside(named["a"], size) for size in (3, 4, 5)] == [False, True, True]
+    assert not is_inside(named["b"], 4)  # -1 to 2
 
 
 def test_conditions() -> None:

@@ -320,8 +320,8 @@ def test_texts_are_found_by_tracebacks() -> None:
 
     writer = Writer()
     writer.add("def f():", "    return 1 // given")
-    writer.indent = 1
-    writer.add("# behind", indent=1)
+    with writer.deeper():
+        writer.add("# behind", indent=1)
     writer.scope["given"] = 0
     function = writer.define("f", "a test")
     assert inspect.getsource(function) == writer.text == "def f():\n    return 1 // given\n        # behind\n"

@@ -222,6 +222,10 @@ def test_a_function_that_ran_is_left_alone(launch: Any, compiled: list[Any], tmp
     install(function, CachedBinary("shift", tmp_path, "0" * 64))
     function.run(*given[:2], 32, 2.0, grid=(1,), warmup=True)
     assert len(compiled) == 2 and files(tmp_path) == [] and not hasattr(function, "kept")
+    of_a_level = new_function()
+    of_a_level.artifact = "a file of it"
+    install(of_a_level, CachedBinary("shift", tmp_path, "0" * 64))
+    assert not hasattr(of_a_level, "kept")
 
 
 # Without Triton's own look at the arguments

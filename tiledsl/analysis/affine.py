@@ -106,8 +106,8 @@ def is_position(value: Value) -> bool:
         elif isinstance(op, arith.SelectOp):
             pending += op.operands[1:]
         elif isinstance(op, _OF_POSITIONS):
-            factor = constant_of(op.operands[-1]) if isinstance(op, arith.MulOp) else None
-            if factor is not None and abs(factor) > LARGEST_FACTOR:
+            factors = map(constant_of, op.operands) if isinstance(op, arith.MulOp) else ()
+            if any(factor is not None and abs(factor) > LARGEST_FACTOR for factor in factors):
                 return False
             pending += op.operands
         elif isinstance(around, tile.FuncOp):

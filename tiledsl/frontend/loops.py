@@ -179,14 +179,15 @@ class Loops(Blocks):
         if not axes:
             self._tile(node, loop, starts)
             return
-        size = loop.extents[axes[0]]
-        stop = as_value(ceildiv(loop.limits[axes[0]], size), "int32")
+        axis, *others = axes
+        size = loop.extents[axis]
+        stop = as_value(ceildiv(loop.limits[axis], size), "int32")
         region = Region([INT32])
         (index,) = region.args
         bounds = [as_value(0, "int32"), stop, as_value(1, "int32")]
         with self.on_device(region, node.loc, repeats=True):
             start = binary("mul", Scalar(index), size)
-            self._chunks(node, loop, axes[1:], {**starts, axes[0]: start})
+            self._chunks(node, loop, others, {**starts, axis: start})
         scf.yielding(region)
         self.ctx.builder.insert(scf.ForOp(*bounds, [], regions=[region], loc=node.loc))
 

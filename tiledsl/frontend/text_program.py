@@ -237,10 +237,7 @@ class TextStatements(Statements):
                 )
             return super().invoke(node, function, arguments, keywords)
         bound = getattr(function, "__self__", None)
-        methods = ("astype", "is_float", "is_square", "scope")
-        if id(function) in self.language.functions or (
-            isinstance(bound, _TILE_VALUES) and getattr(function, "__name__", "") in methods
-        ):
+        if id(function) in self.language.functions or isinstance(bound, _TILE_VALUES):  # a method in _ATTRIBUTES
             for value in (*arguments, *keywords.values()):
                 if callable(value) and not isinstance(value, (DType, Refused, _Function)):
                     raise TileError(f"{_kind(value)} cannot be an argument of a tile function", node.loc)

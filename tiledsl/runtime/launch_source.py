@@ -5,13 +5,14 @@ The texts are executed once and can be read: `kernel.launch_source`.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.runtime import launch_triton
-from tiledsl.runtime.launch_trace import Allocation, Descriptor, Pointer, Scalar, Trace
+from tiledsl.runtime.launch_trace import Allocation, Descriptor, Pointer, Scalar, Trace, TracedLaunch
 
 if TYPE_CHECKING:
     from tiledsl.runtime.launch import Launcher
@@ -27,8 +28,7 @@ class Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {}
-        self.indent = 0
-        """Of all lines that are added."""
+        self._indent = 0  # of all lines that are added
 
     def name(self, hint: str, value: Any) -> str:
         """A name for an object; text for a number."""
@@ -40,7 +40,14 @@ class Writer:
         return name
 
     def add(self, *lines: str, indent: int = 0) -> None:
-        self.lines += ["    " * (self.indent + indent) + line for line in lines]
+        self.lines += ["    " * (self._indent + indent) + line for line in lines]
+
+    @contextlib.contextmanager
+    def deeper(self, indent: int = 1) -> Iterator[None]:
+        """Lines that are added inside stand further to the right."""
+        self._indent += indent
+        yield
+        self._indent -= indent
 
     @property
     def text(self) -> str:
@@ -129,9 +136,8 @@ def _write_known(writer: Writer, caller: Launcher, quiet: str) -> None:
         )
         writer.add(*(f"{pointer(tensor)} = {tensor}.data_ptr()" for tensor in tensors), indent=4)
         writer.add(f"if not ({' | '.join(map(pointer, tensors))}) & 15:", indent=4)
-        writer.indent += 5
-        _write_work(writer, signature.trace, signature.device, caller.outputs, caller.range)
-        writer.indent -= 5
+        with writer.deeper(5):
+            _write_work(writer, signature.trace, signature.device, caller.outputs, caller.range)
     writer.add(f"for known, guard, plan in recent_{count}:", indent=3)
     writer.add(f"if {same_kinds}guard({', '.join(tensors)}):", indent=4)
     writer.add(*(f"{pointer(tensor)} = {tensor}.data_ptr()" for tensor in tensors), indent=5)
@@ -164,9 +170,8 @@ def write_plan(
         writer.scope |= {"current_device": current_device, "on_device": on_device}
         writer.add(f"if current_device() != {device}:", indent=1)
         writer.add(f"with on_device({device}):", f"    return plan({listed})", indent=2)
-    writer.indent += 1
-    _write_work(writer, trace, device, (), around)
-    writer.indent -= 1
+    with writer.deeper():
+        _write_work(writer, trace, device, (), around)
 
 
 def _write_work(writer: Writer, trace: Trace, device: int, outputs: Sequence[str], around: Range | None) -> None:
@@ -197,10 +202,9 @@ def write_bound(
         with launch_triton.device_functions()[2](device):
             kept = writer.scope[f"kept_made{number}"] = eval(make(writer, allocation, device), writer.scope)
         literals[pointer(f"made{number}")] = kept.data_ptr()
-    writer.indent += 1
-    write_launches(writer, trace, device, literals, around)
-    writer.add(f"return {result}")
-    writer.indent -= 1
+    with writer.deeper():
+        write_launches(writer, trace, device, literals, around)
+        writer.add(f"return {result}")
 
 
 def make(writer: Writer, allocation: Allocation, device: int) -> str:
@@ -222,24 +226,27 @@ def write_launches(
 ) -> None:
     """A call of the driver for each kernel. `literals` has values that stand in the text in place of names."""
     launches = [launch for launch in trace.launches if min(launch.grid) > 0]
-    if around is not None and launches:
-        writer.scope |= {"range_begin": around.begin, "range_end": around.end, "range_label": around.label}
-        writer.add("range_begin(range_label)", "try:")
-        writer.indent += 1
-    if len(launches) > 1:
+    if around is None or not launches:
+        _write_calls(writer, launches, device, literals)
+        return
+    writer.scope |= {"range_begin": around.begin, "range_end": around.end, "range_label": around.label}
+    writer.add("range_begin(range_label)", "try:")
+    with writer.deeper():
+        _write_calls(writer, launches, device, literals)
+    writer.add("finally:", "    range_end()")
+
+
+def _write_calls(writer: Writer, launches: Sequence[TracedLaunch], device: int, literals: Mapping[str, Any]) -> None:
+    if launches:
         writer.add(f"stream = current_stream({device})")
-    stream = "stream" if len(launches) > 1 else f"current_stream({device})"
     for launch in launches:
         call = launch_triton.driver_call(launch.compiled)
         arguments = ", ".join(_argument(writer, call, argument, literals) for argument in launch.arguments)
         if call.as_tuple:
             arguments = f"({arguments},)" if arguments else "()"
         kernel = writer.name("launch", call.call)
-        head = [*map(str, launch.grid), stream, *(writer.name("head", value) for value in call.head)]
+        head = [*map(str, launch.grid), "stream", *(writer.name("head", value) for value in call.head)]
         writer.add(f"{kernel}({', '.join(head)}{', ' * bool(arguments)}{arguments})")
-    if around is not None and launches:
-        writer.indent -= 1
-        writer.add("finally:", "    range_end()")
 
 
 def _argument(writer: Writer, call: launch_triton.DriverCall, argument: Any, given: Mapping[str, Any]) -> str:

@@ -29,6 +29,13 @@ def test_comparisons_of_one_index_with_numbers() -> None:
             assert found is (follows and seen), (one, x, truth, other, y, wanted)
 
 
+def test_how_deep_conditions_are_looked_into() -> None:
+    levels = [*(f"%q{n} = arith.not %q{n - 1} : bool" for n in range(1, 2001))]
+    ranges, named = made('%q0 = arith.cmp %s, %c0 {predicate = "ge"} : bool\n' + "\n".join(levels))
+    for level, implied in ((99, True), (100, True), (101, False), (102, False), (2000, False)):
+        assert Known.of(named["q0"], ranges).implies(named[f"q{level}"], level % 2 == 0) is implied
+
+
 def test_indices_of_both_widths() -> None:
     ranges, named = made("""
     %w = arith.cast %s : int64

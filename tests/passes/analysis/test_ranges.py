@@ -100,6 +100,8 @@ def test_a_backward_loop_over_tiles_stays_inside() -> None:
         ("%a = arith.floormod %s, %m : int32\n%b = arith.sub %bx, %c1 : int32\n%y = arith.sub %a, %b : int32", False),
         ("%y = arith.sub %s, %c1 : int32", False),
         ("%y = arith.add %m, %c1 : int32", False),
+        ("%a = arith.max %m, %c0 : int32\n%y = arith.sub %a, %c1 : int32", True),
+        ("%a = arith.max %m, %c2 : int32\n%y = arith.sub %a, %c1 : int32", False),
         ("%a = arith.floormod %s, %m : int32\n%y = arith.floordiv %a, %c2 : int32", True),
         ("%a = arith.floormod %s, %m : int32\n%y = arith.floordiv %a, %s : int32", True),  # by any divisor
         ("%y = arith.floordiv %m, %c2 : int32", False),

@@ -200,7 +200,7 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
     dependent = dependent_on([accumulator], loop.body)
     if product not in dependent or any(value.op in dependent for value in yielded if value is not product.out):
         raise NotRecognised("the accumulator is used for more than the second product", loop)
-    if product.a.op in dependent or product.a is accumulator or scores in dependent:
+    if product.a.op in dependent or scores in dependent:
         raise NotRecognised("a product's operand depends on the accumulator", product)
     if any(value is accumulator for value in yielded):
         raise NotRecognised("the accumulator is handed on unchanged", loop)

@@ -115,7 +115,7 @@ class ParallelizeLoops(Pass):
 
     def _made_parallel(self, loop: scf.ForOp, points: range) -> set[str] | None:
         """Rewrite a serial loop; what differs in the bits of floats now, or None if it stays as it is."""
-        product = product_of(loop) if self.reductions else None
+        product = product_of(loop, len(points)) if self.reductions else None
         if product is not None and isolated(loop, points, [], True):
             differs = {"reassociation"} if product.reorders else set()
             product.insert_before(loop)

@@ -10,7 +10,6 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import is_float
-from tiledsl.passes.parallelize_loops.independent import iterations
 from tiledsl.passes.vectorize_parallel.updates import update_of
 
 FEWEST = 16  # rows, columns and steps: of fewer, a product is padded
@@ -43,8 +42,8 @@ class Product:
         Builder.at(loop).insert(made)
 
 
-def product_of(loop: scf.ForOp) -> Product | None:
-    """The product of whole tiles that a loop is, with a T.Parallel in it or around it; else None."""
+def product_of(loop: scf.ForOp, count: int) -> Product | None:
+    """The product of whole tiles that a loop of so many iterations is, with a T.Parallel in it or around it; or None."""
     stores = [op for op in loop.body.walk() if not op.is_pure and not isinstance(op, (tile.LoadOp, tile.ParallelOp))]
     store, *others = stores  # the loop's end is among them
     if not isinstance(store, tile.StoreOp) or store.mask is not None or not all(op.is_terminator for op in others):
@@ -58,7 +57,7 @@ def product_of(loop: scf.ForOp) -> Product | None:
     if update is None or update.kind != "add" or len(update.terms) != 1 or store.buffer.dtype not in _OPERANDS:
         return None
     ((term, negative),), size = update.terms, dict(zip(parallel.body.args, parallel.extents, strict=True))
-    size[loop.index] = len(iterations(loop) or ())
+    size[loop.index] = count
     product = term.op
     if negative or not isinstance(product, arith.MulOp) or product.out.dtype != store.buffer.dtype:
         return None

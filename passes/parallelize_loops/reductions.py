@@ -30,7 +30,7 @@ def only_updates(ops: list[Access], loop: scf.ForOp, defined: set[Value]) -> lis
     if not updates:
         return None
     (type,) = {tile.buffer_type(op.buffer) for op in ops}
-    if type.scope == "global" or _is_narrow(type.dtype) and any(each.kind == "add" for each in updates):
+    if type.scope == "global" or _is_narrow(type.dtype) and "add" in {each.kind for each in updates}:
         return None
     stays = all(_stays(index, loop, defined) for each in updates for index in each.store.indices)
     return updates if stays else None

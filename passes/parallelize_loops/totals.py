@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
@@ -330,13 +331,8 @@ def _terms_loop(
     (index,) = region.args
     mapping: dict[Value, Value] = {loop.index: index}
     body = Builder(region, loc=store.loc)
-    around: list[tile.ParallelOp] = []
-    for op in ancestors(store):
-        if op is loop:
-            break
-        assert isinstance(op, tile.ParallelOp), "a total's place is one of points"
-        around.insert(0, op)
-    for parallel in around:
+    for parallel in reversed(list(takewhile(lambda op: op is not loop, ancestors(store)))):
+        assert isinstance(parallel, tile.ParallelOp), "a total's place is one of points"
         inner = Region([arg.type for arg in parallel.body.args], [arg.name for arg in parallel.body.args])
         mapping.update(zip(parallel.body.args, inner.args, strict=True))
         body.insert(tile.ParallelOp(regions=[inner], **parallel.attributes))

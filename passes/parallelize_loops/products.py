@@ -43,7 +43,7 @@ class Product:
 
 
 def product_of(loop: scf.ForOp, count: int) -> Product | None:
-    """The product of whole tiles that a loop of so many iterations is, with a T.Parallel in it or around it; or None."""
+    """The product of whole tiles that a loop of `count` iterations is, with a T.Parallel in or around it; or None."""
     stores = [op for op in loop.body.walk() if not op.is_pure and not isinstance(op, (tile.LoadOp, tile.ParallelOp))]
     store, *others = stores  # the loop's end is among them
     if not isinstance(store, tile.StoreOp) or store.mask is not None or not all(op.is_terminator for op in others):

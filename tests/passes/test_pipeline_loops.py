@@ -147,6 +147,30 @@ def main(A: T.Tensor((64, 512), "float16"), B: T.Tensor((64, 512), "float16"), C
     assert "num_stages=3)" in kernel.source and kernel.source.count("tl.load(B") == 1 + scaled
 
 
+@pytest.mark.parametrize(("rows", "again", "expected"), [(128, True, 3), (160, True, 2), (160, False, 3)])
+def test_tiles_that_are_loaded_twice_need_room(rows: int, again: bool, expected: int) -> None:
+    """Twice in all but one of the stages; 3 stages of 144 KB and 2 of 80 are too many."""
+    text = f"""
+@T.prim_func
+def main(A: T.Tensor((64, 1024), "float16"), B: T.Tensor(({rows}, 1024), "float16"), C: T.Tensor((64, {rows}), "float32")):
+    with T.Kernel(1, threads=256):
+        a, b = T.alloc_shared((64, 128), "float16"), T.alloc_shared(({rows}, 128), "float16")
+        c, d = T.alloc_fragment((64, {rows}), "float32"), T.alloc_fragment(({rows}, 128), "float32")
+        T.clear(c)
+        T.clear(d)
+        for k in T.Pipelined(8, num_stages=2):
+            T.copy(A[0, k * 128], a)
+            T.copy(B[0, k * 128], b)
+            for i, j in T.Parallel({rows}, 128):
+                d[i, j] += {"b[i, j]" if again else 2}
+            T.gemm(a, b, c, transpose_B=True)
+        for i, j in T.Parallel(64, {rows}):
+            C[i, j] = c[i, j] + d[j, 0]
+"""  # noqa: E501
+    kernel = tiledsl.compile(tiledsl.parse(text), target="cuda:90", pass_configs={"select-access.mode": "pointer"})
+    assert f"num_stages={expected})" in kernel.source
+
+
 @pytest.mark.parametrize(("inner", "outer", "expected"), [(2, 8, 1), (3, 8, 2), (2, 0, 2), ("n", 8, 2)])
 def test_inner_loops_of_few_iterations_load_no_further_ahead(inner: int | str, outer: int, expected: int) -> None:
     text = f"""

@@ -22,7 +22,7 @@ from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.select_emitter import NotRecognised, SelectEmitter, _box_of
+from tiledsl.passes.select_emitter import NotRecognised, SelectEmitter, _box_of, _store_beside
 from tiledsl.runtime.target import Target
 
 F = "float32"
@@ -420,6 +420,33 @@ def test_a_box_walks_along_the_last_dimension_and_one_before(places: str, is_box
     (load,) = (op for op in made.root.walk() if isinstance(op, tile.LoadOp))
     with contextlib.nullcontext() if is_box else pytest.raises(NotRecognised):
         assert _box_of(load, load.out.type)[1] == tuple(n for n, each in enumerate(places.split(", ")) if each != "%bx")
+
+
+@pytest.mark.parametrize(
+    ("value", "left", "free", "stays", "ring"),
+    [
+        ("16x8", 256, False, 0, ""),
+        ("16x8", 255, False, None, ""),
+        ("16x8", 255, True, 255, "item"),
+        ("16x8", 256, True, 0, ""),
+        ("1x8", 256, False, None, ""),  # the same row for all of them
+    ],
+)
+def test_a_result_is_stored_as_a_box_where_it_has_a_place(
+    value: str, left: int, free: bool, stays: int | None, ring: str
+) -> None:
+    made = ir_program(
+        f"""%i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+        %x = arith.constant {{value = 1.0}} : tensor<{value}xfloat16>
+        tile.store %x, %A[%i, %j]""",
+        parameters="A: 64*64*float16",
+    )
+    (store,) = (op for op in made.root.walk() if isinstance(op, tile.StoreOp))
+    places = [((16, 8), "float16")] * free
+    assert _store_beside(store, places, left) == (left if stays is None else stays)
+    boxes = [op.ring for op in made.root.walk() if isinstance(op, tile.StoreBlockOp)]
+    assert boxes == ([] if stays is None else [ring]) and len(places) == (free and not ring)
 
 
 MASKED = """

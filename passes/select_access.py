@@ -60,7 +60,7 @@ class SelectAccess(Pass):
         prepared = [kernel for kernel in kernels if targets_gluon(kernel)]
         for kernel in prepared:
             remark_unused(kernel, changed(self, "mode", "operands"))
-        if prepared or self.mode == "pointer" and not modes:
+        if prepared:
             return  # Triton's descriptors beside Gluon's failed on an H200: the others use pointers
         selections = [_Selection(func, kernel, program.target) for kernel in kernels]
         for name in modes:

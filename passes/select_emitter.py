@@ -121,7 +121,7 @@ class SelectEmitter(Pass):
                     self._convert(program, kernel)
                 except NotRecognised as reason:
                     self._explain(func, kernel, reason, _has_gluon(program.target))
-        if _has_gluon(program.target) and (self.stages or self.rescale in ("late", "lazy")):
+        if _has_gluon(program.target):
             self._remark(func)
         _inline_single_tiles(func)
 

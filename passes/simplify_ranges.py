@@ -28,7 +28,7 @@ class _Sums(Reader):
 
 def _difference(ranges: Ranges, lhs: Value, rhs: Value) -> Interval | None:
     """The interval of lhs - rhs, where the two have terms in common."""
-    if not any(isinstance(each.op, arith.BinaryOp) for each in (lhs, rhs)) or lhs.shape or rhs.shape:
+    if not any(isinstance(each.op, arith.BinaryOp) for each in (lhs, rhs)):
         return None
     forms = [_Sums(ranges).read(each) for each in (lhs, rhs)]
     a, b = forms

@@ -72,7 +72,7 @@ def _regular(builder: Builder, indices: Sequence[Value], shape: Shape, *, writes
     return None if made is None or _is_irregular(made.indices, shape, writes=writes) else made
 
 
-def _is_irregular(indices: Sequence[Value], shape: Shape, *, writes: bool = False) -> bool:
+def _is_irregular(indices: Sequence[Value], shape: Shape, *, writes: bool) -> bool:
     """Whether an access has to gather, or compare each element with each index."""
     walks: list[Value] = []
     sizes: list[int] = []

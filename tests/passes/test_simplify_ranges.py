@@ -49,6 +49,14 @@ def test_decided_expressions(body: str, stored: str) -> None:
     assert result(body) == [f"tile.store {stored}, %N[%bx]"]
 
 
+def test_comparisons_of_tiles_with_terms_in_common() -> None:
+    found = result("""%i = tensor.iota {axis = 0} : tensor<8xint32>
+        %a = arith.add %i, %bx : tensor<8xint32> %e = arith.add %bx, %c8 : int32
+        %c = arith.cmp %a, %e {predicate = "lt"} : tensor<8xbool>
+        %t = arith.select %c, %bx, %s : tensor<8xint32> %y = tensor.reduce %t {kind = "max", axis = 0} : int32""")
+    assert found[0] == "%t = arith.select %ctrue, %bx, %s : tensor<8xint32>"
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -75,7 +75,7 @@ class Statements(Loops):
             (self._break if jump == "loop_break" else self._thread_return)(node)
             return
         value = self.evaluate(node)
-        if isinstance(node, (syntax.Name, syntax.Attribute)) and callable(value) and not isinstance(value, Expr):
+        if isinstance(node, (syntax.Name, syntax.Attribute)) and callable(value):
             raise TileError(f"this names {getattr(value, '__name__', 'a function')} but does not call it", node.loc)
 
     def _with(self, node: syntax.With) -> None:

@@ -114,7 +114,7 @@ def test_masks_of_products(sides: str, after: str, changes: bool) -> None:
         ("%p", "%q", True), ("%q", "%p", True), ("%p", "%i", True), ("%q", "%j", True), ("%j", "%i", False),
         ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False), ("%wild", "%q", False),
         ("%q", "%wild", False), ("%near", "%q", True), ("%far", "%q", True), ("%farther", "%q", False),
-        ("%all", "%bx", False), ("%bx", "%all", False),
+        ("%all", "%bx", False), ("%bx", "%all", False), ("%wp", "%wq", False),
     ],
 )  # fmt: skip
 def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: str) -> None:
@@ -129,6 +129,8 @@ def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: st
     %farther = arith.add %j, %more : tensor<1x16xint32>
     %q = arith.add %i, %c7 : tensor<8x1xint32>
     %all = tensor.broadcast %p : tensor<8x16xint32>
+    %wp = arith.cast %p : tensor<1x16xint64>
+    %wq = arith.cast %q : tensor<8x1xint64>
     %twice = arith.mul %j, %c2 : tensor<1x16xint32>
     %c = arith.cmp {lhs}, {rhs} {{predicate = "{predicate}"}} : {MASK if rhs != "%s" else "tensor<1x16xbool>"}
     %y = arith.select %c, %x, %f : {TILE}"""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, reached, stripped
-from tiledsl.analysis.gluon.ordered_loops import ITEM
-from tiledsl.analysis.gluon.plan import query_in_registers
-from tiledsl.analysis.gluon.schedule import block, is_scheduled, is_stored
+from tiledsl.analysis.gluon.plan import fits_registers
+from tiledsl.analysis.gluon.schedule import block, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
-from tiledsl.analysis.gluon.softmax_loops import dependent_on
+from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, tile_loops
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -62,15 +61,16 @@ class ScheduleLoops(Pass):
 
 
 def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    loops = [op for op in launch.nests() if isinstance(op, scf.ForOp) and is_scheduled(op)]
+    found = tile_loops(launch.body)
+    loops = [loop.op for loop in found.loops]
     groups = next((op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), 0)
-    late = [_late(loop) if groups else set() for loop in loops]
-    at_once = not all(_rescaled_late(loop, products) for loop, products in zip(loops, late) if products)
-    for loop, products in zip(loops, late):
-        if products:
-            _hold_back(loop, products, at_once)
+    late = [loop.late if groups else () for loop in found.loops]
+    at_once = not all(_rescaled_late(loop) for loop in found.loops if groups and loop.late)
+    for loop in found.loops:
+        if groups and loop.late:
+            _hold_back(loop, at_once)
         else:
-            _in_order(loop)
+            _in_order(loop.op)
     if any(late):
         _move_before(launch.body, loops)
     _name_results(launch.body)
@@ -82,7 +82,7 @@ def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     return gluon.ScheduleOp(
         runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
         in_flight=in_flight if any(in_flight) else (),
-        query_in_registers=bool(held) and all(_fits_registers(loop, groups) for loop in loops),
+        query_in_registers=bool(held) and all(fits_registers(loop.products, groups) for loop in found.loops),
         packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in held),
     )
 
@@ -141,52 +141,25 @@ def _products(loop: scf.ForOp) -> list[tensor.DotOp]:
     return of_kinds(loop.body, tensor.DotOp)
 
 
-def _late(loop: scf.ForOp) -> set[tensor.DotOp]:
-    """The products that may wait until those of the next turn are on their way: their left operands are computed from
-    these, and nothing but the sums that they are added to depends on them. None if a turn needs one at once."""
-    products = _products(loop)
-    after = dependent_on([product.out for product in products], loop.body)
-    late = {each for each in products if block(each.a) is None and each.a.op in after}
-    for product in late:
-        carried = [arg for arg, value in zip(loop.iter_args, loop.yielded) if value is product.out]
-        if dict(product.out.uses) != {loop.body.terminator: 1}:
-            return set()
-        summed = dependent_on(carried, loop.body)
-        if product not in summed or any(op.has_effects for op in summed) or product.a.op in summed:
-            return set()
-        if any(value.op in summed or value in carried for value in loop.yielded if value is not product.out):
-            return set()
-    if any(each.a.op in dependent_on([other.out for other in late], loop.body) for each in late):
-        return set()
-    return late if len(late) < len(products) else set()
-
-
-def _summed(loop: scf.ForOp, late: Set[tensor.DotOp]) -> list[Operation]:
-    """What comes between the carried sums and the products that are added to them."""
-    outs = [product.out for product in late]
-    carried = [arg for arg, value in zip(loop.iter_args, loop.yielded) if value in outs]
-    return [op for op in loop.body if op in dependent_on(carried, loop.body) and op not in late]
-
-
-def _rescaled_late(loop: scf.ForOp, late: Set[tensor.DotOp]) -> bool:
-    """Whether all of that multiplies by factors which the turn computes, so that it may wait for the next one."""
-    between = _summed(loop, late)
+def _rescaled_late(loop: TileLoop) -> bool:
+    """Whether late sums are only multiplied by factors that the turn computes, so that this may wait for the next."""
+    between = loop.summed
     factors = [op.factor.op for op in between if isinstance(op, gluon.RescaleOp)]
-    ready = (op is not None and op.parent is loop.body and op not in between for op in factors)
-    return len(factors) == len(between) == len(late) and all(ready)
+    ready = (op is not None and op.parent is loop.op.body and op not in between for op in factors)
+    return len(factors) == len(between) == len(loop.late) and all(ready)
 
 
-def _hold_back(loop: scf.ForOp, late: Set[tensor.DotOp], at_once: bool) -> None:
+def _hold_back(loop: TileLoop, at_once: bool) -> None:
     """Products that wait for the next turn, behind those that this one begins with."""
-    early = [each for each in _products(loop) if each not in late]
+    late, between = loop.late, loop.summed
+    early = [each for each in loop.products if each not in late]
     first = needed_for(value for each in early for value in each.operands) | {*early}
     tiles = {block(each.b) for each in late} | {each.b.op for each in late}
-    between = _summed(loop, late)
-    held = [op for op in loop.body if op in late or op in tiles]
-    body = [op for op in loop.body if not op.is_terminator and op not in between and op not in held]
+    held = [op for op in loop.op.body if op in late or op in tiles and op not in first]
+    body = [op for op in loop.op.body if not op.is_terminator and op not in between and op not in held]
     begin, update = [op for op in body if op in first], [op for op in body if op not in first]
     rescaling = (0, 3) if at_once else (1, 1)
-    _divide(loop, [(0, 0, begin), (0, 2, update), (*rescaling, between), (1, 1, held)])
+    _divide(loop.op, [(0, 0, begin), (0, 2, update), (*rescaling, between), (1, 1, held)])
 
 
 def _in_order(loop: scf.ForOp) -> None:
@@ -250,13 +223,6 @@ def _chain(value: Value) -> list[Operation]:
 def _read_for(value: Value) -> list[Value]:
     """The values that the operation that gives one reads, inside of branches too."""
     return [] if value.op is None else [operand for op in value.op.walk() for operand in op.operands]
-
-
-def _fits_registers(loop: scf.ForOp, groups: int) -> bool:
-    """Whether the fragments of the first product's left operand fit beside the tiles of a turn, with a tenth of the
-    registers to spare."""
-    first, *others = _products(loop)
-    return query_in_registers(first.out.shape[1], first.a.shape[1], sum(each.out.shape[1] for each in others), groups)
 
 
 def _name_results(body: Region) -> None:

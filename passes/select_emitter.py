@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
-from tiledsl.analysis.gluon.ordered_loops import ITEM, TURNS, WARPS, find_ordered_loops, is_computed_twice
-from tiledsl.analysis.gluon.plan import (
-    drawback,
-    make_plan,
-    ordered_drawback,
-    ordered_plan,
-    product_drawback,
-    product_stages,
-    products_in_flight,
-    rescaling,
-)
-from tiledsl.analysis.gluon.schedule import ROWS_OF_WARPS, hands_on
-from tiledsl.analysis.gluon.softmax_loops import (
+from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
+from tiledsl.analysis.gluon.schedule import hands_on
+from tiledsl.analysis.gluon.tile_loops import (
+    BYTES,
+    ITEM,
+    WARPS,
     NotRecognised,
-    SoftmaxLoops,
-    check_rows,
-    find_softmax_loops,
+    TileLoops,
+    consumers,
+    find_tile_loops,
+    is_computed_twice,
+    tile_loops,
 )
-from tiledsl.analysis.gluon.tiled_products import BYTES, find_tiled_product, is_softmax
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -144,7 +138,7 @@ class SelectEmitter(Pass):
         for kernel in [op for op in func.body if isinstance(op, tile.KernelOp)]:
             if not targets_gluon(kernel) and _has_products(kernel):
                 remark_unused(kernel, unused, in_gluon=False)
-            elif targets_gluon(kernel) and "select-emitter.rescale" in unused and not is_softmax(kernel.body):
+            elif targets_gluon(kernel) and "select-emitter.rescale" in unused and not _has_several(kernel.body):
                 remark_unused(kernel, {"select-emitter.rescale": self.rescale})
 
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
@@ -169,120 +163,103 @@ class SelectEmitter(Pass):
         if missing:
             raise NotRecognised(missing)
         several = sum(isinstance(op, tensor.DotOp) for op in kernel.walk()) > 1
-        by_columns = several if self.backend == "gluon" else is_computed_twice(kernel.body, kernel.threads // 32)
-        try:
-            prepare = self._prepare_softmax if is_softmax(kernel.body) else self._prepare_product
-            twin = _prepared(kernel, prepare, target.max_shared_bytes)
-        except NotRecognised as reason:
-            if not by_columns:
-                raise
-            try:
-                twin = _prepared(kernel, self._prepare_ordered, target.max_shared_bytes)
-            except NotRecognised as other:
-                if str(other) == str(reason):
-                    raise
-                raise NotRecognised(f"{reason}; nor by one group of warps: {other}", other.op or reason.op) from None
+        twice = is_computed_twice(kernel.body, kernel.threads // 32)
+        reasons: dict[bool, NotRecognised] = {}
+        for by_rows in (False, True) if twice else (True, False):
+            if by_rows or twice or several and self.backend == "gluon":
+                try:
+                    twin = self._prepared(kernel, by_rows, target.max_shared_bytes)
+                    break
+                except NotRecognised as reason:
+                    reasons[by_rows] = reason
+        else:
+            first, other = reasons[True], reasons.get(False)
+            if other is None or str(other) == str(first):
+                raise first
+            raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
 
-    def _prepare_softmax(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
-        """Divide the rows of attention and similar kernels. Raises NotRecognised."""
-        if self.fast_math:
-            mask_after_products(kernel.walk())
-        softmax = find_softmax_loops(kernel.body)
-        tiles = [(softmax.rows, columns) for columns in (softmax.columns, softmax.width)]
-        check_rows(kernel.body, tiles, {softmax.query, *softmax.undivided})
-        if merge_softmax_loops([loop.op for loop in softmax.loops]):
-            softmax = find_softmax_loops(kernel.body)
-        compare_columns(op for loop in softmax.loops for op in loop.op.walk())
-        warp_groups = _consumers(softmax.rows, softmax.query)
-        softmax = self._choose_rescaling(kernel, softmax, warp_groups)
-        if self.fast_math:
-            divide_rows_once(softmax.after)
-            multiply_rows_once(find_softmax_loops(kernel.body).after)
-        softmax = find_softmax_loops(kernel.body)
-        plan = make_plan(softmax, warp_groups, self.stages, shared_bytes, _store_boxes(softmax.after))
-        if self.backend == "auto" and (slower := drawback(softmax, warp_groups)):
-            raise NotRecognised(slower, softmax.query)
-        if plan.in_query:
-            plan.in_query.set_attribute("ring", ITEM)
-        _divide_rows(kernel, softmax.rows, warp_groups, softmax.undivided)
-        for loop in softmax.loops:
-            loop.op.set_attribute("num_stages", plan.stages)
+    def _prepared(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> tile.KernelOp:
+        """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
+        twin = kernel.clone({})
+        assert isinstance(twin, tile.KernelOp)
+        assert kernel.parent is not None
+        kernel.parent.insert(twin, kernel)
+        try:
+            _load_boxes(twin)
+            self._prepare(twin, by_rows, shared_bytes)
+        except NotRecognised:
+            twin.erase()
+            raise
+        return twin
 
-    def _prepare_ordered(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
-        """Have one group of all warps run loops of products in order. Raises NotRecognised."""
-        warps = kernel.threads // 32
+    def _prepare(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> None:
+        """Divide the rows of a kernel's products among consumers, or have one group of all warps run its loops. Raises
+        NotRecognised."""
+        body, warps = kernel.body, 4 if by_rows else kernel.threads // 32
         if warps not in WARPS:
             raise NotRecognised(f"{kernel.threads} threads are not 128 or 256")
-        widen_columns(kernel.body)
-        erase_unused(kernel.body, lambda op: op.is_pure)
-        loops = [loop.op for loop in find_ordered_loops(kernel.body).loops]
-        lazy = self.rescale == "lazy" or (self.rescale == "auto" and self.fast_math)
-        if lazy and all(map(hands_on, loops, loops[1:])) and rescale_lazily(loops):
-            loops = [op for op in kernel.body if isinstance(op, scf.ForOp)]
-            sums = {value.type for value in loops[0].yielded if isinstance(value.op, tensor.DotOp)}
-            name_rescaling(loops, skip=len(sums) == 1)  # the text has one function for it
-        if self.fast_math:
-            for once in (divide_rows_once, multiply_rows_once):
-                ops = list(kernel.body)
-                once(ops[ops.index(loops[-1]) + 1 :])
-        ordered = find_ordered_loops(kernel.body)
-        plan = ordered_plan(ordered, warps, self.stages, shared_bytes)
-        if self.backend == "auto" and (slower := ordered_drawback(plan, shared_bytes)):
-            raise NotRecognised(slower, ordered.loops[0].op)
-        for loop in ordered.loops:
+        if self.fast_math and by_rows:
+            mask_after_products(kernel.walk())
+        widen_columns(body)
+        erase_unused(body, lambda op: op.is_pure)
+        found = find_tile_loops(body, 0 if by_rows else warps)
+        groups = consumers(found) if by_rows else 0
+        if _has_several(body):
+            self._choose_rescaling(body, groups)
+        found = tile_loops(body)
+        stored = _store_boxes(_after(body, found)) if by_rows else []
+        plan = make_plan(found, groups or 1, warps, self.stages, shared_bytes, stored)
+        if self.backend == "auto" and (slower := drawback(found, groups, plan, shared_bytes)):
+            raise NotRecognised(slower, found.products[0])
+        if plan.in_item:
+            plan.in_item.set_attribute("ring", ITEM)
+        for loop in found.loops:
             loop.op.set_attribute("num_stages", plan.stages)
-            for load in loop.loads:
-                load.set_attribute("ring", TURNS)
-        for load in ordered.kept:
-            load.set_attribute("ring", ITEM)
-        left = plan.left
-        free = [(gluon.box(load), load.out.dtype) for load in ordered.kept]
-        for store in [op for op in kernel.body if isinstance(op, tile.StoreOp) and op.value.shape in ordered.tiles]:
-            left = _store_beside(store, free, left)
+        if not by_rows:
+            left, free = plan.left, [(gluon.box(load), load.out.dtype) for load in found.kept]
+            for store in [op for op in body if isinstance(op, tile.StoreOp) and op.value.shape in found.tiles]:
+                left = _store_beside(store, free, left)
+            return
+        if len(found.products) == 1:
+            (loop,) = found.loops
+            if self.overlap and products_in_flight(loop, groups) == 2:
+                loop.op.set_attribute("unroll", 2)
+            else:
+                load_ahead(loop.op, loads_beside(loop))
+        _divide_rows(kernel, found.products[0].out.shape[0], groups, found.undivided)
 
-    def _choose_rescaling(self, kernel: tile.KernelOp, softmax: SoftmaxLoops, warp_groups: int) -> SoftmaxLoops:
-        """The loops, rescaling as requested; loops without a softmax can only rescale late."""
-        chosen = rescaling(softmax, warp_groups, self.fast_math) if self.rescale == "auto" else self.rescale
-        if chosen == "each":
-            return softmax
-        lazy = chosen == "lazy" and rescale_lazily([loop.op for loop in softmax.loops])
-        name_rescaling([loop.op for loop in find_softmax_loops(kernel.body).loops], skip=lazy)
-        return find_softmax_loops(kernel.body)
-
-    def _prepare_product(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
-        """Divide the rows of a matrix product. Raises NotRecognised."""
-        widen_columns(kernel.body)
-        erase_unused(kernel.body, lambda op: op.is_pure)
-        product = find_tiled_product(kernel.body)
-        check_rows(kernel.body, [(product.rows, product.columns)], {product.left, *product.undivided})
-        warp_groups = _consumers(product.rows, product.product)
-        stages = product_stages(product, warp_groups, self.stages, shared_bytes, _store_boxes(product.after))
-        if self.backend == "auto" and (slower := product_drawback(product, warp_groups, stages)):
-            raise NotRecognised(slower, product.product)
-        if self.overlap and products_in_flight(product, warp_groups) == 2:
-            product.op.set_attribute("unroll", 2)
-        else:
-            load_ahead(product)
-        _divide_rows(kernel, product.rows, warp_groups, product.undivided)
-        product.op.set_attribute("num_stages", stages)
+    def _choose_rescaling(self, body: Region, groups: int) -> None:
+        """Merge loops that are alike, and rescale sums as requested; loops without a softmax can only do so late."""
+        found = tile_loops(body)
+        skewed = groups > 0 and all(loop.late for loop in found.loops)
+        if skewed and merge_softmax_loops([loop.op for loop in found.loops]):
+            found = tile_loops(body)
+        if skewed:
+            compare_columns(op for loop in found.loops for op in loop.op.walk())
+        chosen = rescaling(found, groups, self.fast_math) if self.rescale == "auto" else self.rescale
+        loops = [loop.op for loop in found.loops]
+        lazy = chosen == "lazy" and all(map(hands_on, loops, loops[1:])) and rescale_lazily(loops)
+        if lazy or skewed and chosen != "each":
+            loops = [loop.op for loop in tile_loops(body).loops]
+            sums = {value.type for value in loops[0].yielded if isinstance(value.op, tensor.DotOp)}
+            name_rescaling(loops, skip=lazy and len(sums) == 1)  # the text has one function for it
+        if self.fast_math:
+            divide_rows_once(_after(body, tile_loops(body)))
+            multiply_rows_once(_after(body, tile_loops(body)))
 
 
-def _prepared(kernel: tile.KernelOp, prepare: Callable[[tile.KernelOp, int], None], shared_bytes: int) -> tile.KernelOp:
-    """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
-    twin = kernel.clone({})
-    assert isinstance(twin, tile.KernelOp)
-    assert kernel.parent is not None
-    kernel.parent.insert(twin, kernel)
-    try:
-        _load_boxes(twin)
-        prepare(twin, shared_bytes)
-    except NotRecognised:
-        twin.erase()
-        raise
-    return twin
+def _has_several(body: Region) -> bool:
+    """Whether some loop has more than one product."""
+    return any(len(loop.products) > 1 for loop in tile_loops(body).loops)
+
+
+def _after(body: Region, found: TileLoops) -> list[Operation]:
+    """What follows the last loop."""
+    ops = list(body)
+    return ops[max(n for n, op in enumerate(ops) if found.loops[-1].op in op.nests()) + 1 :]
 
 
 def _may_gain(loop: scf.ForOp) -> bool:
@@ -293,14 +270,6 @@ def _may_gain(loop: scf.ForOp) -> bool:
 
 def _has_products(kernel: tile.KernelOp) -> bool:
     return any(isinstance(op, tensor.DotOp) for op in kernel.walk())
-
-
-def _consumers(rows: int, op: Operation) -> int:
-    """The number of consumers that share a block's rows. Raises NotRecognised."""
-    warp_groups, rest = divmod(rows, ROWS_OF_WARPS)
-    if rest or not 1 <= warp_groups <= 3:
-        raise NotRecognised(f"{rows} rows are not 64, 128 or 192", op)
-    return warp_groups
 
 
 def _store_boxes(ops: Iterable[Operation]) -> list[tile.StoreBlockOp]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tiledsl.analysis.dependence import stripped
-from tiledsl.analysis.gluon.softmax_loops import dependent_on
+from tiledsl.analysis.gluon.tile_loops import dependent_on
 from tiledsl.dialects import arith, gluon, scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value

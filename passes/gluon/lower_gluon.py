@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tiledsl.analysis.dependence import depends_on
-from tiledsl.analysis.gluon.ordered_loops import TURNS
 from tiledsl.dialects import arith, gluon, scf, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -56,9 +55,9 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
 
 
 def _chooses_tiles(index: Value, launch: triton.LaunchOp) -> bool:
-    """Whether loops of one group of warps load other tiles if an index changes. Programs that run at the same time
-    shall load the same ones."""
-    loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp) and op.ring == TURNS]
+    """Whether loops load other tiles if an index changes. Programs that run at the same time shall load the same
+    ones."""
+    loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp) and op.parent is not launch.body]
     return any(depends_on(start, [index]) for load in loads for start in load.starts)
 
 

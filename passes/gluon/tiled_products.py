@@ -1,9 +1,10 @@
-"""Rewriting loops over tiles of products, which analysis/gluon/tiled_products.py finds. Part of select-emitter."""
+"""Rewriting loops over tiles of products. Part of select-emitter."""
 
 from __future__ import annotations
 
-from tiledsl.analysis.gluon.tiled_products import TiledProduct
-from tiledsl.dialects import arith, tensor, tile
+from collections.abc import Sequence
+
+from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, TensorType
@@ -58,18 +59,17 @@ def _as_row(value: Value, rows: dict[Value, Value]) -> Value | None:
     return rows[value]
 
 
-def load_ahead(product: TiledProduct) -> None:
-    """Load what the update needs through pointers one iteration ahead, so that it is there when the product is.
+def load_ahead(loop: scf.ForOp, beside: Sequence[Operation]) -> None:
+    """Load what is `beside` a product through pointers one iteration ahead, so that it is there when the product is.
 
     Before:  for %k (%acc) { %s = tile.load %S[%k]; ... }
     After:   %s0 = tile.load %S[lower]; for %k (%acc, %s = %s0) { %next = tile.load %S[min(%k + 1, last)]; ...; yield }
 
     A loop that has no iterations loads in vain, and what guards need to see of indices, they see.
     """
-    loop = product.op
     arguments = set(loop.iter_args)
     loads = []
-    for op in product.beside:
+    for op in beside:
         if isinstance(op, tile.LoadOp):
             needed = _closure(op, loop.body)
             if not any(value in arguments for each in needed for value in each.operands):

@@ -8,7 +8,7 @@ from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, reached, stripped
 from tiledsl.analysis.gluon.plan import fits_registers
-from tiledsl.analysis.gluon.schedule import block, is_stored
+from tiledsl.analysis.gluon.schedule import block, ending_in, is_only_added_to, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, tile_loops
 from tiledsl.analysis.ranges import Ranges
@@ -82,7 +82,7 @@ def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     return gluon.ScheduleOp(
         runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
         in_flight=in_flight if any(in_flight) else (),
-        query_in_registers=bool(held) and all(fits_registers(loop.products, groups) for loop in found.loops),
+        query_in_registers=bool(held) and all(fits_registers(loop, groups) for loop in found.loops),
         packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in held),
     )
 
@@ -137,10 +137,6 @@ def _branches_behind_loop(op: scf.ForOp) -> bool:
     return False
 
 
-def _products(loop: scf.ForOp) -> list[tensor.DotOp]:
-    return of_kinds(loop.body, tensor.DotOp)
-
-
 def _rescaled_late(loop: TileLoop) -> bool:
     """Whether late sums are only multiplied by factors that the turn computes, so that this may wait for the next."""
     between = loop.summed
@@ -173,7 +169,7 @@ def _in_order(loop: scf.ForOp) -> None:
         placed.extend(op for op in left if op in ops)
         left[:] = [op for op in left if op not in ops]
 
-    products = _products(loop)
+    products = of_kinds(loop.body, tensor.DotOp)
     for product in products:
         place({value.op for value in reached([product.a], _read_for)})
         place({value.op for value in reached(product.operands, _read_for)} | {product})
@@ -188,8 +184,14 @@ def _in_order(loop: scf.ForOp) -> None:
 
 def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
     """The carried values that are a turn's last products and that the next turn needs only behind a product of its own,
-    or adds its own to. What a product reads from registers would have to be carried too."""
-    body, yielded, products = list(loop.body), loop.yielded, _products(loop)
+    or all if products are only added to them. What a product reads from registers would have to be carried too."""
+    body, yielded, products = list(loop.body), loop.yielded, of_kinds(loop.body, tensor.DotOp)
+    chains = {number: ending_in(value) for number, value in enumerate(yielded)}
+    sums = [n for n, chain in chains.items() if chain and is_only_added_to(loop.iter_args[n], chain[-1])]
+    last = [chains[number][0] for number in sums]
+    added = [product for number in sums for product in chains[number]]
+    if {*added} == {*products} and {*last} == {*products[-len(last) :]}:
+        return tuple(sums) if all(block(product.a) is not None for product in products) else ()
     numbers: list[int] = []
     for product in reversed(products):
         in_registers = block(product.a) is None and not is_stored(product, warps)
@@ -199,25 +201,11 @@ def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
         argument = loop.iter_args[number]
         readers = (at for at, op in enumerate(body) if any(argument in each.operands for each in op.walk()))
         reader = next(readers, len(body))
-        if products == _chain(argument):
-            return (number,)
         ahead = any(isinstance(op, tensor.DotOp) for op in body[:reader])
         if not ahead or isinstance(body[reader], tensor.DotOp) or reader > body.index(product):
             break
         numbers.insert(0, number)
     return tuple(numbers)
-
-
-def _chain(value: Value) -> list[Operation]:
-    """The products that are added to a value one after the other, and to nothing else."""
-    found: list[Operation] = []
-    while len(value.uses) == 1:
-        (user,) = value.uses
-        if not isinstance(user, tensor.DotOp) or user.accumulator is not value:
-            break
-        found.append(user)
-        value = user.out
-    return found
 
 
 def _read_for(value: Value) -> list[Value]:

@@ -17,7 +17,7 @@ from tiledsl.analysis.gluon.tile_loops import (
 )
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
-from tiledsl.dialects import gluon, tensor, tile
+from tiledsl.dialects import gluon, tile
 from tiledsl.ir.core import Operation
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
@@ -92,11 +92,12 @@ def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
             raise NotRecognised(f"an instruction of {columns} columns does not fit {consumers}", product)
 
 
-def fits_registers(products: Sequence[tensor.DotOp], groups: int) -> bool:
+def fits_registers(loop: TileLoop, groups: int) -> bool:
     """Whether the fragments of the first product's left operand fit beside the tiles of a turn, with a tenth of the
     registers to spare: the sums, and what is computed from the first."""
-    first, *others = products
-    columns, width = first.out.shape[1], sum(each.out.shape[1] for each in others)
+    first = loop.products[0]
+    columns = first.out.shape[1]
+    width = sum(product.out.shape[1] for product in loop.late if product.out in loop.op.yielded)
     tiles = columns // 2 + width // 2 + columns // 4
     return tiles + first.a.shape[1] // 4 <= CONSUMER_REGISTERS[groups] * 9 // 10 and groups < 3
 

@@ -132,7 +132,8 @@ class Schedule:
 
     def in_registers(self, load: Operation) -> bool:
         """Whether a tile is read to registers once."""
-        return self.op.query_in_registers and load in self.kept and any(block(each.a) is load for each in self.products)
+        shapes = {each.out.shape for each in self.products if block(each.a) is load}
+        return self.op.query_in_registers and load in self.kept and len(shapes) == 1
 
     def chains(self) -> list[list[Loop]]:
         """The loops; those between whose turns the pipeline does not run empty together."""
@@ -167,6 +168,20 @@ def block(value: Value) -> LoadBlock | None:
     """The load of a product's operand, transposed or not; None of what is computed."""
     op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
     return op if isinstance(op, LOADS) else None
+
+
+def ending_in(value: Value) -> list[tensor.DotOp]:
+    """The products that are added up to a value, the last one first, of which nothing else reads a sum."""
+    found: list[tensor.DotOp] = []
+    while isinstance(value.op, tensor.DotOp) and len(value.uses) == 1 and value.op.parent is not None:
+        found.append(value.op)
+        value = value.op.accumulator
+    return found
+
+
+def is_only_added_to(value: Value, product: tensor.DotOp) -> bool:
+    """Whether a value is what a product is added to, and nothing else."""
+    return product.accumulator is value and set(value.uses) == {product}
 
 
 def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:

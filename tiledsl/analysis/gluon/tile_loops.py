@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import operands_of, reached
-from tiledsl.analysis.gluon.schedule import LOADS, ROWS_OF_WARPS, LoadBlock, block, is_stored, shared
+from tiledsl.analysis.gluon.schedule import LOADS, ROWS_OF_WARPS, LoadBlock, block, ending_in, is_stored, shared
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -62,22 +62,26 @@ class TileLoop:
 
     @property
     def late(self) -> tuple[tensor.DotOp, ...]:
-        """The products that may wait until those of the next turn are on their way: their left operands are computed
-        from these, and nothing but the sums that they are added to depends on them. None if a turn needs one."""
+        """The products that may wait until those of the next turn are on their way: sums of some whose left operands
+        are computed from these, if nothing depends on what is added up but the sums. None if a turn needs one."""
         body = self.op.body
         after = dependent_on([product.out for product in self.products], body)
-        late = tuple(each for each in self.products if block(each.a) is None and each.a.op in after)
-        for product in late:
-            carried = [arg for arg, value in zip(self.op.iter_args, self.op.yielded) if value is product.out]
-            if dict(product.out.uses) != {body.terminator: 1}:
+        late: set[Operation] = set()
+        for argument, value in zip(self.op.iter_args, self.op.yielded):
+            chain = ending_in(value)
+            if not any(block(product.a) is None and product.a.op in after for product in chain):
+                continue
+            summed = dependent_on([argument], body)
+            if not summed.issuperset(chain) or any(op.has_effects for op in summed):
                 return ()
-            summed = dependent_on(carried, body)
-            if product not in summed or any(op.has_effects for op in summed) or product.a.op in summed:
+            outside = [other for other in self.op.yielded if other is not value]
+            if any(other.op in summed or other is argument for other in outside) or value.uses[body.terminator] > 1:
                 return ()
-            if any(value.op in summed or value in carried for value in self.op.yielded if value is not product.out):
+            if any(each.a.op in summed or each in summed and each not in chain for each in self.products):
                 return ()
-        dependent = dependent_on([other.out for other in late], body)
-        return () if len(late) == len(self.products) or any(each.a.op in dependent for each in late) else late
+            late.update(chain)
+        needed = {product for product in self.products if block(product.a) is None and product.a.op in after}
+        return tuple(each for each in self.products if each in late) if needed <= late < {*self.products} else ()
 
     @property
     def summed(self) -> tuple[Operation, ...]:
@@ -185,6 +189,10 @@ def _check_supported(body: Region, found: TileLoops) -> None:
             raise NotRecognised(f"{op.name} is not supported", op)
         if isinstance(op, scf.ForOp) and op.parent_op in scheduled:
             raise NotRecognised("a loop inside of a loop with products", op)
+        if isinstance(op, scf.ForOp) and scheduled.isdisjoint(op.nests()):
+            raise NotRecognised("a loop without products", op)
+        if isinstance(op, scf.ForOp) and constant_of(op.step) != 1:
+            raise NotRecognised("a loop's step is not 1", op)
         if isinstance(op, scf.IfOp) and any(each.effects & Effect.WRITE for each in op.walk()):
             raise NotRecognised("a branch with effects", op)
         if isinstance(op, tensor.DotOp) and op.parent_op not in scheduled:
@@ -202,10 +210,10 @@ def _check_supported(body: Region, found: TileLoops) -> None:
 def _check_loop(loop: TileLoop) -> None:
     if not loop.loads:
         raise NotRecognised("a loop that loads no operand of a product", loop.op)
-    for op in loop.op.nests():
-        if isinstance(op, scf.ForOp) and constant_of(op.step) != 1:
-            raise NotRecognised("a loop's step is not 1", op)
-    _check_produced(loop.op.operands[:2], loop.op)
+    around: Operation | None = loop.op
+    while isinstance(around, scf.ForOp):
+        _check_produced(around.operands[:2], around)
+        around = around.parent_op
     changing = dependent_on([*loop.op.body.args, *(load.out for load in loop.loads)], loop.op.body)
     for product in loop.products:
         if block(product.a) is None and product.a.op not in changing:
@@ -307,8 +315,8 @@ def check_rows(body: Region, tiles: Sequence[tuple[int, ...]], operands: set[Ope
 
 
 def live_registers(loop: TileLoop, warps: int, everywhere: bool = True) -> int:
-    """The most registers of a thread that tiles take at one time in a turn of a loop: all tiles `everywhere`, or sums and
-    what is carried while products are issued, with the operands of those that wait for the next turn."""
+    """The most registers of a thread that tiles take at one time in a turn of a loop: all tiles `everywhere`, or sums
+    and what is carried while products are issued, with the operands of those that wait for the next turn."""
     body = loop.op.body
     sums = {*loop.op.iter_args, *(product.out for product in loop.products)}
     read = {op: [value for each in op.walk() for value in each.operands if _takes_registers(value)] for op in body}

@@ -19,7 +19,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.gluon.checks import checked
-from tiledsl.analysis.gluon.schedule import Loop, block, divided, instruction_columns, last_of
+from tiledsl.analysis.gluon.schedule import (
+    Loop,
+    block,
+    divided,
+    ending_in,
+    instruction_columns,
+    is_only_added_to,
+    last_of,
+)
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.loops import trip_count
 from tiledsl.codegen.expressions import ADD
@@ -70,6 +78,9 @@ class GluonKernelWriter(SpecializedWriter):
         self.plan = checked(launch)
         self.flying: list[_Flying] = []
         self.now = _Turn()
+        inside = {loop.op for loop in self.plan.loops}
+        fors = [op for op in launch.nests() if isinstance(op, scf.ForOp)]
+        self.outer = [op for op in fors if not inside.isdisjoint(op.nests()[1:])]
         self.has_before = ""  # a condition on arrivals for the turn before
         skipped = [op.out.shape for op in launch.body.walk() if isinstance(op, gluon.RescaleOp) and op.skip]
         if skipped:
@@ -172,12 +183,13 @@ class GluonKernelWriter(SpecializedWriter):
 
     def producer(self, name: str) -> list[str]:
         starts = [value for load in self.plan.loads for value in load.starts]
-        bounds = [value for loop in self.plan.loops for value in loop.op.operands[:2]]
+        loops = [*self.outer, *(loop.op for loop in self.plan.loops)]
+        bounds = [value for loop in loops for value in loop.operands[:2]]
         self.needed = needed_for([*starts, *bounds])
         self.by_consumer = self.by_group(self.needed)
         self.produced_at: dict[tuple[Loop, ...], tuple[str, str]] = {}
-        for (loops, _), names in self.counters.items():
-            self.produced_at.setdefault(loops, names)
+        for (users, _), names in self.counters.items():
+            self.produced_at.setdefault(users, names)
         self._begin(self.produced_at.values(), 1, "  # the first turn of an empty place does not wait")
         self.items()
         self._produce(self.launch.body)
@@ -196,6 +208,9 @@ class GluonKernelWriter(SpecializedWriter):
             if isinstance(op, scf.ForOp) and op in loops:
                 with self.range_of(op):
                     self._produce_tiles(op.body, self._first_counters(loops[op]))
+            elif isinstance(op, scf.ForOp) and op in self.outer:
+                with self.range_of(op):
+                    self._produce(op.body)
             elif op not in self.by_consumer:
                 self.needed_ops([op], self.needed)
             if self.plan.kept and op is self.plan.kept[-1]:
@@ -208,10 +223,9 @@ class GluonKernelWriter(SpecializedWriter):
 
     def _produce_tiles(self, region: Region, counters: dict[str, tuple[str, str]]) -> None:
         """Load what a turn needs, or without counters what is loaded once."""
-        by_consumer = [op for op in self.launch.body if op in self.by_consumer]
+        by_consumer = [op for each in self._regions(region) for op in each if op in self.by_consumer]
         if counters:
             self.needed_ops([op for op in region if op not in self.by_consumer], self.needed)
-            by_consumer += [op for op in region if op in self.by_consumer]
         for name, ring in self.plan.rings.items():
             loads = [op for op in self.plan.loads if op.parent is region and op.ring == name]
             if not loads:
@@ -238,6 +252,12 @@ class GluonKernelWriter(SpecializedWriter):
         if not counters and self.item is not None:
             self.line(f"{self.turn} ^= 1")
 
+    def _regions(self, region: Region) -> list[Region]:
+        """A region behind those that it is inside of."""
+        loop = region.parent
+        inside = isinstance(loop, scf.ForOp) and loop.parent is not None
+        return [*(self._regions(loop.parent) if inside else []), region]  # type: ignore[union-attr, arg-type]
+
     def _expect(self, ring: str, place: str, phase: str, size: int) -> None:
         self.line(f"mbarrier.wait({self.empty[ring]}.index({place}), {phase})")
         self.line(f"mbarrier.expect({self.full[ring]}.index({place}), {size})")
@@ -257,21 +277,29 @@ class GluonKernelWriter(SpecializedWriter):
     def consumers(self, name: str) -> list[str]:
         self._begin(self.counters.values(), 0)
         self.items()
-        chains = {chain[0].op: chain for chain in self.plan.chains()}
-        rest = {loop.op for loop in self.plan.loops} - {*chains}
-        last = last_of(self.launch.body, self.plan.loops)
-        in_registers = all(map(self.plan.in_registers, self.plan.kept))
-        for op in self.launch.body:
-            if op in chains:
-                self._loops(chains[op])
-            elif op not in rest:
-                self.ops([op])
-            if op is last and self.plan.kept and not in_registers and not self.in_item:
-                self._release_kept()
+        self._consume(self.launch.body)
         if self.in_item:
             self.line("tma.store_wait(0)")
             self._release_kept()
         return self.consumer_function(name)
+
+    def _consume(self, region: Region) -> None:
+        chains = {chain[0].op: chain for chain in self.plan.chains()}
+        rest = {loop.op for loop in self.plan.loops} - {*chains}
+        last = last_of(self.launch.body, self.plan.loops)
+        in_registers = all(map(self.plan.in_registers, self.plan.kept))
+        for op in region:
+            if isinstance(op, scf.ForOp) and op in chains:
+                self._loops(chains[op])
+            elif isinstance(op, scf.ForOp) and op in self.outer:
+                self.assign(op.iter_args, op.inits)
+                with self.range_of(op):
+                    self._consume(op.body)
+                    self.assign(op.iter_args, op.yielded)
+            elif op not in rest and not op.is_terminator:
+                self.ops([op])
+            if op is last and self.plan.kept and not in_registers and not self.in_item:
+                self._release_kept()
 
     def statement(self, op: Operation) -> None:
         if op in self.plan.kept:
@@ -382,7 +410,7 @@ class GluonKernelWriter(SpecializedWriter):
         for number in loop.in_flight:
             argument, product = loop.op.iter_args[number], loop.op.yielded[number].op
             assert isinstance(product, tensor.DotOp)
-            if product.accumulator is not argument:
+            if not is_only_added_to(argument, ending_in(product.out)[-1]):
                 self.line(f"{self.name(argument)} = warpgroup_mma_init({self.name(argument)})")
             each = self._flying(loop, product)
             each.values, each.turn = {argument}, None

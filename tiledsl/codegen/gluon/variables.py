@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tiledsl.analysis.gluon.schedule import Schedule, block
+from tiledsl.analysis.gluon.schedule import Schedule, block, ending_in
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.ir.core import Region, Value
@@ -67,12 +67,12 @@ class LoopVariables(Variables):
                 for one, other in zip(first.held, loop.held, strict=True):
                     if one in self._alone:
                         self._join(one, other, always=True)
-                for product in loop.products:
-                    if loop.stage[product] and product.out in loop.op.yielded:
-                        argument = loop.op.iter_args[loop.op.yielded.index(product.out)]
-                        self._join(argument, product.out, always=True)
-                        if product.accumulator in loop.held:
-                            self._join(argument, product.accumulator, always=True)
+                for argument, value in zip(loop.op.iter_args, loop.op.yielded):
+                    for product in ending_in(value):
+                        if loop.stage[product]:
+                            self._join(argument, product.out, always=True)
+                            if product.accumulator in loop.held:
+                                self._join(argument, product.accumulator, always=True)
             for one_loop, following in pairwise(chain):
                 for result, argument in zip(one_loop.op.results, following.op.iter_args, strict=True):
                     self._join(result, argument, always=True)

@@ -188,6 +188,7 @@ def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
     body, yielded, products = list(loop.body), loop.yielded, of_kinds(loop.body, tensor.DotOp)
     chains = {number: ending_in(value) for number, value in enumerate(yielded)}
     sums = [n for n, chain in chains.items() if chain and is_only_added_to(loop.iter_args[n], chain[-1])]
+    sums.sort(key=lambda number: products.index(chains[number][0]))
     last = [chains[number][0] for number in sums]
     added = [product for number in sums for product in chains[number]]
     if {*added} == {*products} and {*last} == {*products[-len(last) :]}:

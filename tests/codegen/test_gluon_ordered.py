@@ -56,10 +56,21 @@ def test_a_tile_for_two_products_is_loaded_once_and_released_after_the_second() 
     assert "num_warps=8" in source and "[1],\n        [24]," in source
 
 
-def test_rows_enough_for_all_warps_stay_in_registers() -> None:
+def test_rows_enough_for_all_warps_are_divided_among_consumers() -> None:
+    """A tile that products of both stages read is released behind the later ones."""
     source = compiled(decode(rows=128, heads=128)).source
-    assert "warps_per_cta=[8, 1]" in source and "_buffer.store(weights" not in source
-    assert "acc, weights_operand = warpgroup_mma_wait(0, deps=[acc, weights_operand])" in source
+    assert "warps_per_cta=[4, 1]" in source and "_buffer.store(weights" not in source
+    loop = part_of(source, "consumer")
+    loop = loop[loop.index("for t in range(") :]
+    steps = [
+        "s = warpgroup_mma(q, kv_ring.index(stage)",
+        "acc = warpgroup_mma(weights_operand, kv_ring.index(kv_stage)",
+        "s, q, q_rope = warpgroup_mma_wait(1, deps=[s, q, q_rope])",
+        "mbarrier.arrive(k_rope_empty.index(stage), count=1)",
+        "acc, weights_operand = warpgroup_mma_wait(0, deps=[acc, weights_operand])",
+        "mbarrier.arrive(kv_empty.index(kv_stage), count=1)",
+    ]
+    assert sorted(steps, key=loop.index) == steps
 
 
 @pytest.mark.parametrize(

@@ -9,23 +9,27 @@ from typing import Any
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.gluon.ordered_loops import OrderedLoop, live_registers
 from tiledsl.analysis.gluon.plan import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     ENTRY_REGISTERS,
     PRODUCER_REGISTERS,
-    OrderedPlan,
     Plan,
     drawback,
+    fits_registers,
     make_plan,
-    ordered_drawback,
-    product_stages,
-    query_in_registers,
+    products_in_flight,
     rescaling,
 )
 from tiledsl.analysis.gluon.slices import dependents
-from tiledsl.analysis.gluon.softmax_loops import NotRecognised, check_rows
+from tiledsl.analysis.gluon.tile_loops import (
+    NotRecognised,
+    TileLoop,
+    TileLoops,
+    check_rows,
+    live_registers,
+    tile_loops,
+)
 
 
 @pytest.mark.parametrize(
@@ -92,85 +96,129 @@ def test_operations_on_rows(body: str, reason: str) -> None:
     check_rows(made, [(64, 32), (128, 8)], {op for op in made if op.results and op.results[0].name == "y"})
 
 
+def loops(
+    text: str = "attention",
+    columns: int = 64,
+    depth: int = 64,
+    width: int = 64,
+    rows: int = 128,
+    dtype: str = "float16",
+) -> TileLoops:
+    """The loops of attention, of which the first asks for 3 stages, or of a product, `added` or `fresh`."""
+    wide, sums = f"tensor<{rows}x{columns}xfloat32>", f"tensor<{rows}x{width}xfloat32>"
+    left, right = f"tensor<{rows}x{depth}x{dtype}>", f"tensor<{columns}x{depth}x{dtype}>"
+    body = f"""
+    %zero = arith.constant {{value = 0.0}} : {wide}
+    %none = arith.constant {{value = 0.0}} : {sums}
+    %q = tile.load_block %X[%c0, %c0] {{axes = (0, 1)}} : {left}
+    %r = scf.for %c0, %c4, %c1[%none] {{num_stages = 3}} : {sums} (%k: int32, %acc: {sums}) {{
+      %b = tile.load_block %X[%k, %c0] {{axes = (0, 1)}} : {right}
+      %bt = tensor.transpose %b {{permutation = (1, 0)}} : tensor<{depth}x{columns}x{dtype}>
+      %s = tensor.dot %q, %bt, %zero : {wide}
+      %w = arith.cast %s : tensor<{rows}x{columns}x{dtype}>
+      %v = tile.load_block %Y[%k, %c0] {{axes = (0, 1)}} : tensor<{columns}x{width}x{dtype}>
+      %o = tensor.dot %w, %v, %acc : {sums}
+      scf.yield [%o]
+    }}"""
+    if text != "attention":
+        body = f"""
+        %zero = arith.constant {{value = 0.0}} : {wide}
+        %r = scf.for %c0, %c4, %c1[%zero] {{num_stages = 3}} : {wide} (%k: int32, %acc: {wide}) {{
+          %a = tile.load_block %X[%c0, %k] {{axes = (0, 1)}} : {left}
+          %b = tile.load_block %Y[%c0, %k] {{axes = (0, 1)}} : {right}
+          %bt = tensor.transpose %b {{permutation = (1, 0)}} : tensor<{depth}x{columns}x{dtype}>
+          %d = tensor.dot %a, %bt, {"%acc" if text == "added" else "%zero"} : {wide}
+          %e = arith.{"neg %d" if text == "added" else "add %acc, %d"} : {wide}
+          scf.yield [{"%d" if text == "added" else "%e"}]
+        }}""".replace("%e = arith.neg %d", "%e = arith.neg %zero")
+    parameters = f"X: 2048*2048*{dtype}, Y: 2048*2048*{dtype}"
+    return tile_loops(kernel_of(program(body, parameters=parameters)).body)
+
+
+PLENTY = 1 << 30
+
+
 @pytest.mark.parametrize(
-    ("columns", "depth", "width", "parts", "stays"),
+    ("columns", "depth", "width", "groups", "stays"),
     [
         (128, 128, 128, 2, True),  # 160 + 32 of 216
         (64, 256, 208, 1, True),  # 152 + 64 of 216, all of them
         (64, 256, 210, 1, False),  # 153 + 64
         (128, 256, 128, 1, False),  # 160 + 64 would fit into all that a thread has
         (64, 64, 64, 3, False),  # three consumers never have the room
-        (64, 64, 192, 3, False),  # 144, nine tenths of what three have
     ],
 )
-def test_queries_stay_in_registers_with_a_tenth_to_spare(
-    columns: int, depth: int, width: int, parts: int, stays: bool
+def test_left_operands_stay_in_registers_with_a_tenth_to_spare(
+    columns: int, depth: int, width: int, groups: int, stays: bool
 ) -> None:
-    assert query_in_registers(columns, depth, width, parts) is stays
+    (loop,) = loops(columns=columns, depth=depth, width=width, rows=64).loops
+    assert fits_registers(loop, groups) is stays
 
 
-@pytest.mark.parametrize("parts", CONSUMER_REGISTERS)
-def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(parts: int) -> None:
+@pytest.mark.parametrize("groups", CONSUMER_REGISTERS)
+def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(groups: int) -> None:
     """65536, which each of the 128 threads of a warp group gets eight by eight, up to 256."""
-    each = CONSUMER_REGISTERS[parts]
+    each = CONSUMER_REGISTERS[groups]
     assert each % 8 == PRODUCER_REGISTERS % 8 == 0 and each <= 256
-    assert 128 * (parts * each + PRODUCER_REGISTERS) <= 65536
-    entry = ENTRY_REGISTERS[parts]
-    assert entry % 8 == 0 and 128 * (parts + 1) * entry <= 65536
-    assert product_stages(a_product(columns=128), parts, 0, 1 << 30, ()) == 3
+    assert 128 * (groups * each + PRODUCER_REGISTERS) <= 65536
+    entry = ENTRY_REGISTERS[groups]
+    assert entry % 8 == 0 and 128 * (groups + 1) * entry <= 65536
+    assert make_plan(loops("added", columns=128, rows=64 * groups), groups, 4, 0, PLENTY).stages == 3
 
 
-def test_tiles_that_need_more_than_nine_tenths_of_the_registers() -> None:
-    with pytest.raises(NotRecognised, match="tiles of 128 and 256 columns need 224 registers a thread of 216"):
-        query_in_registers(128, 64, 256, 1)
-    with pytest.raises(NotRecognised, match="tiles of 256 and 64 columns need 224 registers a thread of 216"):
-        make_plan(attention(columns=256, depth=16), 1, 0, 1 << 30, ())
-    assert not make_plan(attention(depth=256, width=256), 1, 0, 1 << 30, ()).query_in_registers  # 176 + 64
+@pytest.mark.parametrize(
+    ("text", "sizes", "groups", "reason"),
+    [
+        ("attention", {"columns": 128, "width": 128}, 2, ""),  # sums of 128 columns and weights: 160 of 216
+        ("attention", {"columns": 256, "width": 64}, 2, "tiles need 224 registers a thread of 216"),
+        ("attention", {"columns": 128, "width": 64, "rows": 192}, 3, ""),  # 128 of 144
+        ("attention", {"columns": 128, "width": 128, "rows": 192}, 3, "tiles need 160 registers a thread of 144"),
+        ("fresh", {"columns": 128}, 2, ""),
+        ("fresh", {"columns": 256}, 2, "tiles need 256 registers a thread of 216"),
+        ("added", {"columns": 256}, 2, ""),
+        ("added", {"columns": 256, "rows": 192}, 3, "an instruction of 256 columns does not fit 3 consumers"),
+    ],
+    ids=str,
+)
+def test_sums_fit_nine_tenths_of_the_registers(text: str, sizes: dict[str, int], groups: int, reason: str) -> None:
+    found = loops(text, **sizes)
+    if reason:
+        with pytest.raises(NotRecognised, match=reason):
+            make_plan(found, groups, 4, 0, PLENTY)
+    else:
+        assert make_plan(found, groups, 4, 0, PLENTY).stages == 3
 
 
-def a_product(dtype: str = "float16", columns: int = 64, depth: int = 64, acc_position: int | None = 0) -> Any:
-    """One whose loop asks for 3 stages."""
-    left = SimpleNamespace(out=SimpleNamespace(dtype=dtype))
-    op = SimpleNamespace(num_stages=3)
-    return SimpleNamespace(left=left, columns=columns, depth=depth, acc_position=acc_position, op=op, product=None)
+class _Store(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(("dtype", "least"), [("float8_e4m3fn", 32), ("float16", 16)], ids=["float8", "float16"])
-def test_extents_of_the_tiles_of_a_product(dtype: str, least: int) -> None:
-    """Powers of two, of at least the 32 bytes that an instruction takes and at most 256."""
-    plenty = 1 << 30
-    for depth in (least, 2 * least, 256):
-        assert product_stages(a_product(dtype, depth=depth), 2, 0, plenty, ()) == 3
-    for depth in (least // 2, least + 1, 3 * least, 512):
-        with pytest.raises(NotRecognised, match=f"extent {depth} is not a power of two from {least} to 256"):
-            product_stages(a_product(dtype, depth=depth), 2, 0, plenty, ())
-    for columns in (16, 128):
-        assert product_stages(a_product(columns=columns), 2, 0, plenty, ()) == 3
-    for columns in (8, 24, 512):
-        with pytest.raises(NotRecognised, match=f"extent {columns} is not a power of two from 16 to 256"):
-            product_stages(a_product(columns=columns), 2, 0, plenty, ())
+def a_store(rows: int, columns: int, dtype: str = "float16", axes: tuple[int, ...] = (0, 1)) -> Any:
+    value = SimpleNamespace(shape=(rows, columns), dtype=dtype)
+    return _Store(starts=(0, 0), axes=axes, value=value, results=[], operands=[value])
 
 
-def test_stages_of_a_product_fill_shared_memory() -> None:
-    """Two consumers take 2 * 64 rows of the left tile, and 64 of the right one: 24 KiB; 16 KiB are stored."""
-    stored: Any = [SimpleNamespace(value=SimpleNamespace(dtype="float16"))]
-    stages = lambda asked, fit, short=0: product_stages(
-        a_product(), 2, asked, BARRIER_BYTES + 16 * 1024 + fit * 24 * 1024 - short, stored
-    )
-    assert [stages(asked, 5) for asked in (0, 1, 2, 4, 5, 6)] == [3, 2, 2, 4, 5, 5]
-    assert (stages(9, 3), stages(9, 3, short=1)) == (3, 2)
-    with pytest.raises(NotRecognised, match="two stages need 65536 bytes of shared memory"):
-        stages(0, 2, short=1)
+def test_stages_fill_shared_memory() -> None:
+    """128 queries and as many results of 64 halves are 16 KiB each; keys and values of a stage 16 KiB together."""
+    kib, result, found = 1024, a_store(128, 64), loops()
 
+    def plan(asked: int, stages: int, *stored: Any, short: int = 0) -> Plan:
+        bytes_ = BARRIER_BYTES + (16 + 16 * len(stored) + 16 * stages) * kib - short
+        return make_plan(found, 2, 4, asked, bytes_, stored)
 
-def test_sums_of_a_product_fit_the_registers() -> None:
-    """Columns / 2 of a thread, twice where each product starts from zero: nine tenths of 240, 216, are enough."""
-    assert product_stages(a_product(columns=128, acc_position=None), 2, 0, 1 << 30, ()) == 3
-    with pytest.raises(NotRecognised, match="sums of 256 columns need 256 registers a thread of 216"):
-        product_stages(a_product(columns=256, acc_position=None), 2, 0, 1 << 30, ())
-    assert product_stages(a_product(columns=256), 2, 0, 1 << 30, ()) == 3
-    with pytest.raises(NotRecognised, match="an instruction of 256 columns does not fit 3 consumers"):
-        product_stages(a_product(columns=256), 3, 0, 1 << 30, ())
+    assert [plan(asked, 5, result).stages for asked in (0, 1, 2, 4, 5, 6)] == [3, 2, 2, 4, 5, 5]
+    assert (plan(9, 3, result).stages, plan(9, 3, result, short=1).stages) == (3, 2)
+    assert (plan(2, 3, result).left, plan(2, 2, result).in_item) == (16 * kib, None)
+    assert plan(2, 2, result, short=1).in_item is plan(2, 1, result).in_item is result  # in the queries' place
+    with pytest.raises(NotRecognised, match="two stages need 50176 bytes of shared memory"):
+        plan(2, 1, result, short=1)
+    for other in (a_store(64, 128), a_store(128, 64, "bfloat16"), a_store(128, 64, axes=(1, 0))):
+        with pytest.raises(NotRecognised, match="two stages need 66560 bytes of shared memory"):
+            plan(2, 1, other)
+        assert plan(2, 1, other, result).in_item is result
+    assert make_plan(loops("added"), 2, 4, 0, BARRIER_BYTES + 2 * 24 * kib).stages == 2
+    with pytest.raises(NotRecognised, match="two stages need 50176 bytes of shared memory of 50175"):
+        make_plan(loops("added"), 2, 4, 0, BARRIER_BYTES + 2 * 24 * kib - 1)
 
 
 def test_what_depends_on_one_operand_of_several() -> None:
@@ -182,51 +230,6 @@ def test_what_depends_on_one_operand_of_several() -> None:
     ops = {result.name: op for op in kernel_of(program(body)).walk() for result in op.results}
     among = {op for name, op in ops.items() if name != "start"}
     assert dependents([ops["start"]], among) == {ops["both"], ops["later"]}
-
-
-def a_block(rows: int, columns: int, dtype: str = "float16", loads: bool = True, axes: tuple[int, ...] = (0, 1)) -> Any:
-    value = SimpleNamespace(shape=(rows, columns), dtype=dtype)
-    each = SimpleNamespace(starts=(0, 0), axes=axes, value=value, out=value)
-    return SimpleNamespace(**vars(each), results=[value] * loads, operands=[value])
-
-
-def attention(columns: int = 64, depth: int = 64, width: int = 64) -> Any:
-    """Two loops, which ask for 3 stages and 2."""
-    loops = [SimpleNamespace(op=SimpleNamespace(num_stages=stages)) for stages in (3, 2)]
-    return SimpleNamespace(columns=columns, depth=depth, width=width, query=a_block(128, depth), loops=loops)
-
-
-@pytest.mark.parametrize("name", ["columns", "depth", "width"])
-def test_extents_of_the_tiles_of_attention(name: str) -> None:
-    for extent in (16, 32, 64, 128):
-        assert make_plan(attention(**{name: extent}), 2, 0, 1 << 30, ()) == Plan(3, True)
-    for extent in (8, 15, 24, 512):
-        with pytest.raises(NotRecognised, match=f"extent {extent} is not a power of two from 16 to 256"):
-            make_plan(attention(**{name: extent}), 2, 0, 1 << 30, ())
-
-
-def test_stages_of_attention_fill_shared_memory() -> None:
-    """128 queries and as many results of 64 halves are 16 KiB each; keys and values of a stage 16 KiB together."""
-    kib, result = 1024, a_block(128, 64, loads=False)
-
-    def plan(asked: int, stages: int, *stored: Any, short: int = 0) -> Plan:
-        return make_plan(
-            attention(), 2, asked, BARRIER_BYTES + (16 + 16 * len(stored) + 16 * stages) * kib - short, stored
-        )
-
-    assert [plan(asked, 5, result).stages for asked in (0, 1, 2, 4, 5, 6)] == [3, 1, 2, 4, 5, 5]
-    assert (plan(9, 3, result).stages, plan(9, 3, result, short=1).stages) == (3, 2)
-    assert plan(2, 2, result).in_query is None
-    assert plan(2, 2, result, short=1) == plan(2, 1, result) == Plan(2, True, result)  # in the queries' place
-    with pytest.raises(NotRecognised, match="two stages need 49152 bytes of shared memory"):
-        plan(2, 1, result, short=1)
-    other_box, other_type = a_block(64, 128, loads=False), a_block(128, 64, "bfloat16", loads=False)
-    for other in (other_box, other_type, a_block(128, 64, loads=False, axes=(1, 0))):
-        with pytest.raises(NotRecognised, match="two stages need 65536 bytes of shared memory"):
-            plan(2, 1, other)
-        assert plan(2, 1, other, result).in_query is result
-    with pytest.raises(NotRecognised, match="two stages need 49152 bytes of shared memory"):
-        plan(2, 2, short=1)
 
 
 def test_registers_that_are_live_at_one_time() -> None:
@@ -266,31 +269,92 @@ def test_registers_that_are_live_at_one_time() -> None:
             )
             for place in range(len(ops) + 1)
         )
-        found: Any = OrderedLoop(loop, (), ())  # type: ignore[arg-type]
+        found: Any = TileLoop(loop, (), ())  # type: ignore[arg-type]
         assert (live_registers(found, 4), live_registers(found, 8)) == (32 * most, 16 * most), seed
 
 
 @pytest.mark.parametrize(
-    ("width", "parts", "fast_math", "chosen"),
+    ("width", "groups", "fast_math", "chosen"),
     [
         (128, 2, True, "lazy"), (128, 3, True, "lazy"), (128, 2, False, "late"), (128, 3, False, "late"),
         (64, 3, True, "lazy"), (64, 3, False, "each"), (64, 2, True, "each"), (256, 2, True, "each"),
+        (64, 0, True, "lazy"), (128, 0, False, "each"),
     ],
 )  # fmt: skip
-def test_when_sums_are_rescaled(width: int, parts: int, fast_math: bool, chosen: str) -> None:
-    assert rescaling(attention(width=width), parts, fast_math) == chosen
+def test_when_sums_are_rescaled(width: int, groups: int, fast_math: bool, chosen: str) -> None:
+    assert rescaling(loops(width=width), groups, fast_math) == chosen
+
+
+A_PLAN = Plan(4, 0, 1000)
 
 
 def test_attention_that_gluon_is_known_to_compute_faster() -> None:
-    found = SimpleNamespace(**vars(attention()), rows=64)
-    assert drawback(found, 1).startswith("blocks of 64 rows leave one consumer alone")  # type: ignore[arg-type]
+    assert drawback(loops(rows=64), 1, A_PLAN, PLENTY).startswith("blocks of 64 rows leave one consumer alone")
     for name in ("columns", "depth", "width"):
-        said = {extent: drawback(attention(**{name: extent}), 2) for extent in (32, 64, 128, 256)}
-        assert (said[64], said[128], drawback(attention(**{name: 128}), 3)) == ("", "", "")
+        said = {extent: drawback(loops(**{name: extent}), 2, A_PLAN, PLENTY) for extent in (32, 64, 128, 256)}
+        assert (said[64], said[128], drawback(loops(**{name: 128}), 3, A_PLAN, PLENTY)) == ("", "", "")
         assert said[32] == "a tile's extent 32 is not from 64 to 128"
         assert said[256] == "a tile's extent 256 is not from 64 to 128"
 
 
-def test_loops_in_order_fill_a_multiprocessor_alone() -> None:
-    assert ordered_drawback(OrderedPlan(2, 0, 1000), 1999) == ""
-    assert ordered_drawback(OrderedPlan(2, 0, 1000), 2000) == "of blocks of 1000 bytes several run on a multiprocessor"
+def test_one_group_fills_a_multiprocessor_alone() -> None:
+    assert drawback(loops(), 0, A_PLAN, 1999) == ""
+    assert drawback(loops(), 0, A_PLAN, 2000) == "of blocks of 1000 bytes several run on a multiprocessor"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "tile", "stages", "reason"),
+    [
+        ("fresh", "float8_e5m2", (128, 128, 128), 4, ""),
+        ("fresh", "float16", (128, 128, 128), 4, "only those of float8 that start from zero"),
+        ("added", "float8_e5m2", (128, 128, 128), 4, "only those of float8 that start from zero"),
+        ("fresh", "float8_e5m2", (64, 128, 128), 4, "tiles of 64 x 128 x 128 are not known to be faster"),
+        ("fresh", "float8_e4m3fn", (128, 64, 128), 4, "tiles of 128 x 64 x 128 are not known to be faster"),
+        ("fresh", "float8_e4m3fn", (128, 128, 64), 4, "tiles of 128 x 128 x 64 are not known to be faster"),
+        ("fresh", "float8_e4m3fn", (128, 128, 128), 3, "3 stages are not known to be faster, 4 are"),
+    ],
+)
+def test_products_that_triton_computes_faster(
+    text: str, dtype: str, tile: tuple[int, int, int], stages: int, reason: str
+) -> None:
+    rows, columns, depth = tile
+    found = loops(text, columns, depth, rows=rows, dtype=dtype)
+    said = drawback(found, 2, Plan(stages, 0, 1000), PLENTY)
+    assert reason in said and bool(said) == bool(reason)
+
+
+@pytest.mark.parametrize(("columns", "groups", "flying"), [(128, 2, 2), (256, 2, 1), (64, 3, 2), (128, 3, 1)])
+def test_two_products_from_zero_fly_where_registers_allow(columns: int, groups: int, flying: int) -> None:
+    """Three tiles of sums: 192 of 216 registers; 96 of 144 for three consumers."""
+    (loop,) = loops("fresh", columns, rows=64).loops
+    assert products_in_flight(loop, groups) == flying
+    (added,) = loops("added", columns, rows=64).loops
+    assert products_in_flight(added, groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("beside", "handed_on", "end", "flying"),
+    [
+        ("%e = arith.add %k, %c1 : int32", "%n", "%c4", 2),
+        ("%e = arith.add %n, %c1 : int32", "%n", "%c4", 1),  # needs what the last step has handed on
+        ("%e = arith.add %k, %c1 : int32", "%e", "%c4", 1),  # hands on what the next one needs
+        ("%e = arith.add %k, %c1 : int32", "%n", "%c2", 2),
+        ("%e = arith.add %k, %c1 : int32", "%n", "%c1", 1),
+        ("%e = arith.add %k, %c1 : int32", "%n", "%s", 1),  # which may be 1
+    ],
+)
+def test_a_product_is_issued_early_where_no_step_waits_for_the_last_one(
+    beside: str, handed_on: str, end: str, flying: int
+) -> None:
+    tile, half = "tensor<64x64xfloat32>", "{axes = (0, 1)} : tensor<64x64xfloat16>"
+    body = f"""
+    %zero = arith.constant {{value = 0.0}} : {tile}
+    %r, %q = scf.for %c0, {end}, %c1[%zero, %c0] : {tile}, int32 (%k: int32, %acc: {tile}, %n: int32) {{
+      %a = tile.load_block %X[%c0, %k] {half}
+      %b = tile.load_block %X[%k, %c0] {half}
+      %d = tensor.dot %a, %b, %zero : {tile}
+      {beside}
+      %sum = arith.add %acc, %d : {tile}
+      scf.yield [%sum, {handed_on}] }}"""
+    (loop,) = tile_loops(kernel_of(program(body, parameters="X: 64*64*float16, s: int32")).body).loops
+    assert products_in_flight(loop, 2) == flying

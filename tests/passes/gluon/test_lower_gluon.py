@@ -70,11 +70,12 @@ def test_persistent_programs_take_one_block_after_the_other(
 
 
 @pytest.mark.parametrize(
-    ("place", "ring", "first"), [("%bx", "turns", "by"), ("%by", "turns", "bx"), ("%bx", "", "bx")]
+    ("place", "in_loop", "first"), [("%bx", True, "by"), ("%by", True, "bx"), ("%bx", False, "bx")]
 )
-def test_programs_that_run_at_the_same_time_load_the_same_tiles(place: str, ring: str, first: str) -> None:
-    """What a ring of turns loads does not depend on the index that changes fastest, if there is such an index."""
-    load = f'%z = tile.load_block %A[{place}, %c0] {{axes = (0, 1), ring = "{ring}"}} : tensor<16x32xfloat32>'
+def test_programs_that_run_at_the_same_time_load_the_same_tiles(place: str, in_loop: bool, first: str) -> None:
+    """What loops load does not depend on the index that changes fastest, if there is such an index."""
+    load = f"%z = tile.load_block %A[{place}, %c0] {{axes = (0, 1)}} : tensor<16x32xfloat32>"
+    load = f"scf.for %c0, %c4, %c1 (%k: int32) {{ {load} scf.yield }}" if in_loop else load
     filecheck(
         lowered(("%s", "%t"), load), f"CHECK: %item = gluon.work_item_id\nCHECK: %{first} = arith.truncmod %item,"
     )

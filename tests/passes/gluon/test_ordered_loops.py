@@ -8,11 +8,9 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import kernel_of, program
 from tests.support.latent_attention import decode, decode_paged
-from tiledsl.analysis.gluon.ordered_loops import find_ordered_loops, ordered_loops
 from tiledsl.analysis.gluon.schedule import divided, instruction_columns
-from tiledsl.analysis.gluon.softmax_loops import NotRecognised
+from tiledsl.analysis.gluon.tile_loops import tile_loops
 from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import parse_program
@@ -52,11 +50,9 @@ def test_what_is_loaded_once_and_what_in_each_turn() -> None:
     """Values are the keys, which are loaded to one place for both products that read them."""
     kernel = compiled(decode())
     loads = [op for op in ops_after(kernel, "select-emitter") if isinstance(op, tile.LoadBlockOp)]
-    assert [(op.out.name, op.ring) for op in loads] == [
-        ("q", "item"), ("q_rope", "item"), ("kv", "turns"), ("k_rope", "turns"),
-    ]  # fmt: skip
+    assert [op.out.name for op in loads] == ["q", "q_rope", "kv", "k_rope"]
     (launch,) = [op for op in ops_after(kernel, "schedule-loops") if isinstance(op, triton.LaunchOp)]
-    found = ordered_loops(launch.body)
+    found = tile_loops(launch.body)
     assert [len(loop.products) for loop in found.loops] == [3] and not found.buffers(4)
     assert [value.name for value in found.buffers(8)] == ["weights"]
     schedule = launch.body.first
@@ -109,7 +105,7 @@ def variant(change: str) -> Any:
         C: T.Tensor((256, 256), "float32"),
         D: T.Tensor((256, 256), "float32"),
     ):
-        with T.Kernel(1, threads=96 if change == "warps" else 256) as _:
+        with T.Kernel(1, threads=256) as _:
             rows = 32 if change == "rows" else 64
             a, b = T.alloc_shared((rows, 64), "float16"), T.alloc_shared((64, 64), "float16")
             c = T.alloc_shared((64, 64), "float16")
@@ -146,10 +142,9 @@ def variant(change: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("warps", "96 threads are not 128 or 256"),
         ("rows", "32 rows are not a multiple of 64"),
         ("carried", "where a tile is loaded from depends on what is computed"),
-        ("stored", "tile.store in the loop"),
+        ("stored", "tile.store in a loop"),
         ("transposed", "a product's left operand is transposed"),
         ("computed", "a product's right operand is not a loaded tile"),
     ],
@@ -170,92 +165,3 @@ def test_a_table_says_where_pages_are() -> None:
     kernel = compiled(decode_paged(2, 4))
     assert "@gluon.jit" in kernel.source
     assert kernel.source.count("gl.load(table") == 1 and kernel.source.count("table_start = ") == 1  # by it alone
-
-
-WIDE, HALF, SQUARE = "tensor<64x64xfloat32>", "tensor<64x64xfloat16>", "{axes = (0, 1)} : tensor<64x64xfloat16>"
-ORDERED = f"""
-%zero = arith.constant {{value = 0.0}} : {WIDE}
-%q = tile.load_block %Q[%c0, %c0] {SQUARE}
-%r, %n = scf.for %c0, %c4, %c1[%zero, %c0] : {WIDE}, int32 (%k: int32, %acc: {WIDE}, %m: int32) {{
-  %b = tile.load_block %K[%k, %c0] {SQUARE}
-  %bt = tensor.transpose %b {{permutation = (1, 0)}} : {HALF}
-  %s = tensor.dot %q, %bt, %zero : {WIDE}
-  %w = arith.cast %s : {HALF}
-  %o = tensor.dot %w, %b, %acc : {WIDE}
-  %more = tile.load %N[%k] : int32
-  scf.yield [%o, %more]
-}}
-%x = arith.neg %r : {WIDE}
-tile.store_block %x, %O[%c0, %c0] {{axes = (0, 1)}}
-"""
-OPERANDS = "Q: 512*512*float16, K: 512*512*float16, O: 64*64*float32, N: 4*int32"
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ([], ""),
-        ([("%o = tensor.dot %w, %b, %acc", "%o = arith.add %s, %acc")], "1 products are not several"),
-        ([("%x = arith.neg %r", "%x = tensor.dot %q, %q, %r")], "a product outside of the loops"),
-        ([("%x =", f"%y = tile.load_block %K[%c0, %c1] {SQUARE} %x ="), ("neg %r", "add %r, %r")], "after a loop"),
-        ([("%r, %n =", "tile.store_block %zero, %O[%c0, %c0] {axes = (0, 1)} %r, %n =")], "before the last loop"),
-        ([("%more =", "tile.store_block %s, %O[%c0, %c0] {axes = (0, 1)} %more =")], "tile.store_block in the loop"),
-        ([("%c4, %c1[", "%c4, %c2[")], "a loop's step is not 1"),
-        ([("%x =", "scf.for %c0, %c4, %c1 (%j: int32) { scf.yield } %x =")], "a loop without products"),
-        ([(f"%b = tile.load_block %K[%k, %c0] {SQUARE}", ""),
-          ("%r, %n =", f"%b = tile.load_block %K[%c1, %c0] {SQUARE} %r, %n =")],
-         "a loop that loads no operand of a product"),
-        ([("K[%k, ", "K[%m, ")], "where a tile is loaded from depends on what is computed"),
-        ([("dot %w, %b,", "dot %b, %w,")], "a product's right operand is not a loaded tile"),
-        ([("dot %w, %b,", "dot %bt, %b,")], "a product's left operand is transposed"),
-        ([("dot %w, %b,", "dot %u, %b,"), ("%r, %n =", f"%u = arith.neg %q : {HALF} %r, %n =")],
-         "a product's left operand is not computed beside it"),
-        ([("%w = arith.cast %s", "%w = arith.neg %q")], "operand is computed, but the same in each turn"),
-        ([(WIDE, "tensor<32x64xfloat32>"), (f"%s : {HALF}", "%s : tensor<32x64xfloat16>"), ("O: 64", "O: 32"),
-          ("%Q[%c0, %c0] {axes = (0, 1)} : tensor<64", "%Q[%c0, %c0] {axes = (0, 1)} : tensor<32")],
-         "32 rows are not a multiple of 64"),
-        ([("*float16", "*float64"), ("xfloat16", "xfloat64")], "a product of float64 and float64 added up in float32"),
-        ([("dot %w, %b,", "dot %w, %e,"),
-          ("%o =", "%e = tile.load_block %E[%k, %c0] {axes = (0, 1)} : tensor<64x64xbfloat16> %o =")],
-         "a product of float16 and bfloat16 added up in float32"),
-        ([("float32", "float16")], "a product of float16 and float16 added up in float16"),
-        ([("%x = arith", '%y = tensor.reduce %r {kind = "sum", axis = 0} : tensor<64xfloat32> %x = arith')],
-         "a reduction over rows"),
-    ],
-)  # fmt: skip
-def test_what_is_run_in_order(changes: list[tuple[str, str]], reason: str) -> None:
-    text, operands = ORDERED, OPERANDS + ", E: 512*512*bfloat16"
-    for before, after in changes:
-        assert before in text + operands, before
-        text, operands = text.replace(before, after), operands.replace(before, after)
-    body = kernel_of(program(text, parameters=operands)).body
-    if reason:
-        with pytest.raises(NotRecognised, match=reason):
-            find_ordered_loops(body)
-        return
-    found = find_ordered_loops(body)
-    assert [op.out.name for op in found.kept] == ["q"] and [op.out.name for op in found.products] == ["s", "o"]
-    (loop,) = found.loops
-    assert [op.out.name for op in loop.loads] == ["b"] and [value.name for value in found.computed] == ["w"]
-
-
-def test_blocks_take_the_places_of_those_alike_of_earlier_loops() -> None:
-    second = f"""
-    %r2, %n2 = scf.for %c0, %c4, %c1[%r, %c0] : {WIDE}, int32 (%k2: int32, %acc2: {WIDE}, %m2: int32) {{
-      %e = tile.load_block %E[%k2, %c0] {SQUARE}
-      %f = tile.load_block %K[%k2, %c0] {SQUARE}
-      %g = tile.load_block %K[%k2, %c8] {SQUARE}
-      %s2 = tensor.dot %q, %e, %zero : {WIDE}
-      %w2 = arith.cast %s2 : {HALF}
-      %o2 = tensor.dot %w2, %f, %acc2 : {WIDE}
-      %p2 = tensor.dot %w2, %g, %o2 : {WIDE}
-      scf.yield [%p2, %m2]
-    }}
-    %x ="""
-    text = ORDERED.replace("%x =", second).replace("neg %r", "neg %r2")
-    found = find_ordered_loops(kernel_of(program(text, parameters=OPERANDS + ", E: 512*512*float16")).body)
-    assert {one.out.name: other.out.name for one, other in found.rings.items()} == {
-        "b": "b", "e": "e", "f": "b", "g": "g",
-    }  # fmt: skip
-    for warps, places in ((4, {}), (8, {"w": "w", "w2": "w"})):
-        assert {one.name: other.name for one, other in found.buffers(warps).items()} == places

@@ -56,7 +56,6 @@ def make_plan(
     """The plan for consumers, so many groups of so many warps each, which store boxes through places of their own;
     `stages` 0 means what the loops ask for, at least 2. Raises NotRecognised if shared memory or registers do not
     suffice."""
-    _check_registers(found, groups, warps)
     place = found.loops[0].op
     kept = {load: tensor_bytes(load.out) for load in found.kept}
     once = BARRIER_BYTES + sum(kept.values()) + sum(map(tensor_bytes, {*found.buffers(warps).values()}))
@@ -70,6 +69,7 @@ def make_plan(
         least -= results.get(in_item, 0) if in_item is not None else 0
     if least > shared_bytes:
         raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", place)
+    _check_registers(found, groups, warps)
     requested = max(2, stages or max(loop.op.num_stages for loop in found.loops))
     chosen = min(requested, 2 + (shared_bytes - least) // stage_bytes)
     return Plan(chosen, shared_bytes - least - (chosen - 2) * stage_bytes, least, in_item)

@@ -203,8 +203,10 @@ def _check_supported(body: Region, found: TileLoops) -> None:
             and (op.parent is not body or top.index(op) > first)
         ):
             raise NotRecognised("a product's operand is loaded after a loop, or in one without products", op)
-        if op.effects & Effect.WRITE and (op.parent is not body or top.index(op) < last):
-            raise NotRecognised(f"{op.name} in a loop, or before the last one", op)
+        if op.effects & Effect.WRITE and op.parent is not body:
+            raise NotRecognised(f"{op.name} in a loop", op)
+        if op.effects & Effect.WRITE and top.index(op) < last:
+            raise NotRecognised("memory is written before the last loop", op)
 
 
 def _check_loop(loop: TileLoop) -> None:

@@ -9,7 +9,6 @@ instances of these events, so that what holds for the steady loop holds for any 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import TypeAlias
 
 from tiledsl.analysis.gluon.schedule import Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
@@ -43,9 +42,6 @@ def checked(launch: triton.LaunchOp) -> Schedule:
         _check_order(loop, schedule)
         _check_in_flight(loop, schedule)
         _check_tokens(loop, schedule)
-    for chain in schedule.chains():
-        for one, other in pairwise(chain):
-            _check_alike(one, other, schedule)
     ranges = Ranges.around(launch) if any(schedule.op.runs) else None
     for number, loop in enumerate(schedule.loops):
         if ranges is not None and loop.runs and not ranges.below(loop.op.lower, loop.op.upper):
@@ -242,16 +238,3 @@ def _turns_held(ring: Ring, loop: Loop) -> tuple[int, int]:
     stages = ring.readers[loop]
     flying = {loop.op.yielded[number].op for number in loop.in_flight}
     return min(stages), max(stages) + (stages[max(stages)] in flying)
-
-
-def _check_alike(one: Loop, other: Loop, schedule: Schedule) -> None:
-    """Loops of which the second goes on where the first stops, without a turn to run empty."""
-    shapes = [[(loop.stage[each], each.out.type) for each in loop.products] for loop in (one, other)]
-    held = [[value.type for value in loop.held] for loop in (one, other)]
-    rings = [
-        {name: sorted(ring.readers[loop]) for name, ring in schedule.rings.items() if loop in ring.readers}
-        for loop in (one, other)
-    ]
-    if shapes[0] != shapes[1] or held[0] != held[1] or rings[0] != rings[1]:
-        what = "it goes on where the loop before it stops, and has other products, rings or stages"
-        raise _broken("order", other.op, what, "the same clusters for both")

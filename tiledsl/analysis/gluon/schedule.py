@@ -139,12 +139,18 @@ class Schedule:
         """The loops; those between whose turns the pipeline does not run empty together."""
         chains = [self.loops[:1]] if self.loops else []
         for one, following in pairwise(self.loops):
-            joined = one.is_skewed and following.is_skewed and hands_on(one.op, following.op)
-            if joined:
+            alike = one.is_skewed and self._turns(one) == self._turns(following)
+            if alike and hands_on(one.op, following.op):
                 chains[-1].append(following)
             else:
                 chains.append([following])
         return chains
+
+    def _turns(self, loop: Loop) -> object:
+        """What turns of two loops have in common, if one can go on where another stops."""
+        products = [(loop.stage[each], each.out.type) for each in loop.products]
+        rings = {name: sorted(ring.readers[loop]) for name, ring in self.rings.items() if loop in ring.readers}
+        return products, [value.type for value in loop.held], rings
 
 
 def schedule_of(launch: triton.LaunchOp) -> gluon.ScheduleOp:

@@ -17,7 +17,8 @@ _ERROR = 1.093  # times the standard deviation over the root of their number is 
 _FEW = 8  # rounds; of as many the spread is known to a factor of two
 _SHORTER = 20  # turns of further rounds in the time for one: what disturbs turns as a whole, many turns even out
 _SETTLE, _SETTLE_ELSEWHERE = 150.0, 10.0  # times the time for one, for further rounds at most, on and off the GPU
-_LASTING_MS = 80.0  # a power-capped H200 takes 40 to 80 ms to settle on the clock that a kernel's power allows
+_LOADED_MS = 60.0  # a power-capped H200 takes 40 to 80 ms to settle on the clock that a kernel's power allows
+_LASTING_MS = 20.0  # of samples after it: between them caches are overwritten, which draws less power
 _LASTING_ROUNDS = 4
 _REST_MS = 100.0  # after which its clock is as high as before any load
 _CAPPED = 1.03  # times the latency after a rest, under load: the clock was lowered
@@ -49,8 +50,8 @@ def race(
     alternating order; those that are clearly slower than the fastest take part no longer, until it is decided. Further
     rounds follow of those on which it depends which is the first that ties with the fastest, until that is known or
     `settle` milliseconds have passed, so that the next run finds the same one. At so short turns all run at one clock,
-    whatever power each draws. Where lasting load lowers the clock, those close to the leader go on with turns that are
-    long enough for it to settle for each, of which only the second halves count. `begins` is told what runs.
+    whatever power each draws. Where lasting load lowers the clock, those close to the leader go on with turns that
+    begin with calls in a row, long enough for it to settle for each. `begins` is told what runs.
     """
     milliseconds_left = settle if settle is not None else rep * (_SETTLE if on_gpu else _SETTLE_ELSEWHERE)
     rounds: Rounds = {racer.name: [] for racer in racers}
@@ -64,21 +65,17 @@ def race(
             if number and (len(taking_part) < 2 or (number % 2 == 0 and is_decided(into))):
                 return
             for racer in taking_part if number % 2 == 0 else taking_part[::-1]:
-                begins(racer.name)
-                samples = racer.prepared.sample(milliseconds, racer.quick)
-                into[racer.name].append(samples[len(samples) // 2 :] if into is lasting else samples)
+                into[racer.name].append(_turn(racer, milliseconds, begins, loaded=into is lasting))
 
     turns(racers, _ROUNDS, rep / _ROUNDS, rounds)
     found = compare(rounds) if on_gpu else None
     close = [] if found is None else [racer for racer in racers if found.ratios[racer.name] <= _WITHIN]
     leader = next((racer for racer in close if found is not None and racer.name == found.leader), None)
-    if leader is not None and len(close) > 1:
-        begins(leader.name)
-    close = close if leader is not None and len(close) > 1 and _slows_down(leader) else []
+    close = close if leader is not None and len(close) > 1 and _slows_down(leader, begins) else []
     lasting.update({racer.name: [] for racer in close})
     turns(close, _LASTING_ROUNDS, _LASTING_MS, lasting)
     if close:
-        _settle_ties(close, lasting, _LASTING_MS, begins, milliseconds_left, half=True)
+        _settle_ties(close, lasting, _LASTING_MS, begins, milliseconds_left, loaded=True)
     else:
         _settle_ties(racers, rounds, rep / _SHORTER, begins, milliseconds_left)
     return rounds, lasting
@@ -90,21 +87,20 @@ def _settle_ties(
     milliseconds: float,
     begins: Callable[[str], None],
     milliseconds_left: float,
-    half: bool = False,
+    loaded: bool = False,
 ) -> None:
     """Further rounds of those on which it depends which of the racers is the first that ties with the fastest, until
     that is known or no time is `milliseconds_left`."""
     by_name, number = {racer.name: racer for racer in racers}, 0
+    takes = milliseconds + (_LOADED_MS if loaded else 0.0)
     while milliseconds_left > 0:
-        racing = open_ties(list(by_name), rounds, _LASTING_ROUNDS if half else _ROUNDS)
+        racing = open_ties(list(by_name), rounds, _LASTING_ROUNDS if loaded else _ROUNDS)
         if not racing:
             return
         for _ in range(2 + number // 4 * 2):  # in both orders; looking at the results seldom keeps chance out
             for name in racing if number % 2 == 0 else racing[::-1]:
-                begins(name)
-                samples = by_name[name].prepared.sample(milliseconds, by_name[name].quick)
-                rounds[name].append(samples[len(samples) // 2 :] if half else samples)
-                milliseconds_left -= milliseconds
+                rounds[name].append(_turn(by_name[name], milliseconds, begins, loaded))
+                milliseconds_left -= takes
             number += 1
             if milliseconds_left <= 0:
                 break
@@ -221,9 +217,17 @@ def behind(own: Sequence[float], leader: Sequence[float]) -> float:
     return midmean([mine / best for mine, best in zip(own, leader)])
 
 
-def _slows_down(racer: Racer) -> bool:
+def _turn(racer: Racer, milliseconds: float, begins: Callable[[str], None], loaded: bool) -> list[float]:
+    """Samples; with `loaded` at the clock that calls in a row leave."""
+    begins(racer.name)
+    if loaded:
+        racer.prepared.warm(_LOADED_MS)
+    samples: list[float] = racer.prepared.sample(milliseconds, racer.quick)
+    return samples
+
+
+def _slows_down(racer: Racer, begins: Callable[[str], None]) -> bool:
     """Whether lasting load makes it slower than it is after a pause: the GPU lowered its clock."""
     racer.prepared.rest(_REST_MS)
-    samples: list[float] = racer.prepared.sample(_LASTING_MS, racer.quick)
-    part = -(-len(samples) // 4)
-    return statistics.median(samples[-part:]) > statistics.median(samples[:part]) * _CAPPED
+    rested, loaded = (statistics.median(_turn(racer, _LASTING_MS, begins, each)) for each in (False, True))
+    return loaded > rested * _CAPPED

@@ -72,6 +72,9 @@ class Simulated:
     def rest(self, milliseconds: float) -> None:
         pass
 
+    def warm(self, milliseconds: float) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class SimulatedProblem:

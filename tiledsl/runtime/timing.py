@@ -118,18 +118,21 @@ class EventClock(Clock):
         return float(start.elapsed_time(end))
 
     def warm(self, call: Call, reset: Call | None, milliseconds: float) -> None:
-        """As long as it takes with `reset`, and at least once."""
+        """As long as it takes with `reset`, and at least once: more and more calls in a row, lest the GPU idles."""
         mark = start, end = tuple(self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        spent = 0.0
+        spent, count = 0.0, 1
         while True:
             start.record()
-            if reset is not None:
-                reset()
-            call()
+            for _ in range(count):
+                if reset is not None:
+                    reset()
+                call()
             end.record()
-            spent += max(self.read(mark), 1e-3)
+            took = max(self.read(mark), 1e-3)
+            spent += took
             if spent >= milliseconds:
                 return
+            count = max(1, min(2 * count, round((milliseconds - spent) / took * count)))
 
     def times(self, call: Call, count: int, reset: Call | None = None) -> list[float]:
         found = super().times(call, count, reset)

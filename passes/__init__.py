@@ -44,6 +44,7 @@ from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 from tiledsl.passes.specs import find_pass, make_pass
 from tiledsl.passes.split_k import SplitK
+from tiledsl.passes.split_last_wave import SplitLastWave
 from tiledsl.passes.split_tiles import SplitTiles
 from tiledsl.passes.transpose_products import TransposeProducts
 from tiledsl.passes.unroll_loops import UnrollLoops
@@ -65,6 +66,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Cse,
     ReloadRows,  # before guards: the loads have none yet
     FoldUnitDims,  # before whatever looks at how many dimensions a tile has
+    SplitLastWave,  # where asked for: both kernels that multiply then find their emitter
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
     DropRepeatedMasks,  # selects that say what the masks of loads and stores say: before products look for their loads

@@ -105,16 +105,21 @@ class SelectEmitter(Pass):
                 f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"
             )
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
-        for kernel in kernels:
-            if self._is_wanted(kernel):
-                try:
-                    others = [op for op in kernels if op is not kernel]
-                    if others and (self.backend == "auto" or any(map(_has_products, others))):
-                        # One beside a kernel with descriptors of Triton's failed on an H200.
-                        raise NotRecognised("the program has several kernels")
-                    self._convert(program, kernel)
-                except NotRecognised as reason:
-                    self._explain(func, kernel, reason, _has_gluon(program.target))
+        twins: dict[tile.KernelOp, tile.KernelOp] = {}
+        for kernel in filter(self._is_wanted, kernels):
+            try:
+                if self.backend == "auto" and len(kernels) > 1:
+                    raise NotRecognised("the program has several kernels")
+                twins[kernel] = self._converted(program, kernel)
+            except NotRecognised as reason:
+                self._explain(func, kernel, reason, _has_gluon(program.target))
+        stays = any(_has_products(kernel) and kernel not in twins for kernel in kernels)
+        for kernel, twin in twins.items():
+            if stays:  # beside a kernel with descriptors of Triton's one failed on an H200
+                twin.erase()
+                self._explain(func, kernel, NotRecognised("another kernel of the program does"), True)
+            else:
+                kernel.erase()
         if _has_gluon(program.target):
             self._remark(func)
         _inline_single_tiles(func)
@@ -155,7 +160,8 @@ class SelectEmitter(Pass):
         if could_be:
             kernel.add_remark(remark)
 
-    def _convert(self, program: Program, kernel: tile.KernelOp) -> None:
+    def _converted(self, program: Program, kernel: tile.KernelOp) -> tile.KernelOp:
+        """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
         target = program.target
         if not _has_gluon(target):
             raise NotRecognised(f"it is compiled for {target}")
@@ -179,7 +185,7 @@ class SelectEmitter(Pass):
             raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
         twin.set_attribute("options", tuple(options.items()))
-        kernel.erase()
+        return twin
 
     def _prepared(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> tile.KernelOp:
         """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""

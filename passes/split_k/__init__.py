@@ -78,7 +78,7 @@ class SplitK(Pass):
             try:
                 if targets_gluon(kernel):
                     raise NotSplit('it is written in Gluon; select-emitter.backend="triton" leaves it to Triton')
-                work = _work_of(kernel)
+                work = work_of(kernel)
                 if programs:
                     stream(kernel, work.loop, math.prod(work.grid), work.trips, programs)
                 else:
@@ -90,7 +90,7 @@ class SplitK(Pass):
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """The loop to divide, its iterations, and the extents of the grid."""
 
     loop: scf.ForOp
@@ -98,7 +98,7 @@ class _Work:
     grid: list[int]
 
 
-def _work_of(kernel: tile.KernelOp) -> _Work:
+def work_of(kernel: tile.KernelOp) -> Work:
     """What a kernel has to divide. Raises NotSplit."""
     extents = [constant_of(extent) for extent in kernel.grid]
     if len(extents) > 2 or None in extents:
@@ -121,7 +121,7 @@ def _work_of(kernel: tile.KernelOp) -> _Work:
     trips = constant_of(loop.upper)
     if constant_of(loop.lower) != 0 or constant_of(loop.step) != 1 or trips is None:
         raise NotSplit("the number of its iterations is known only at run time")
-    return _Work(loop, int(trips), [int(extent) for extent in extents if extent is not None])
+    return Work(loop, int(trips), [int(extent) for extent in extents if extent is not None])
 
 
 def _stores_before(loop: scf.ForOp) -> bool:
@@ -149,7 +149,7 @@ def _only_adds(loop: scf.ForOp) -> bool:
         total = user.result
 
 
-def _split(kernel: tile.KernelOp, work: _Work, splits: int) -> None:
+def _split(kernel: tile.KernelOp, work: Work, splits: int) -> None:
     splits = min(splits, work.trips)
     if splits < 2:
         raise NotSplit("it has less than two iterations")
@@ -161,7 +161,7 @@ def _split(kernel: tile.KernelOp, work: _Work, splits: int) -> None:
     _store_partial(kernel, work, partials, splits)
 
 
-def _store_partial(kernel: tile.KernelOp, work: _Work, partials: Value, splits: int) -> None:
+def _store_partial(kernel: tile.KernelOp, work: Work, partials: Value, splits: int) -> None:
     """Make the kernel compute a part, chosen by one more block index, and store it."""
     loop, trips = work.loop, work.trips
     erase_after(loop)

@@ -80,9 +80,11 @@ def _split(kernel: tile.KernelOp, programs: int) -> None:
     work = work_of(kernel)
     blocks = math.prod(work.grid)
     left = blocks % programs
-    parts = min(programs // max(left, 1), work.trips, _MOST_PARTS)
+    if not left:
+        raise NotSplit(f"its {blocks} blocks fill waves of {programs}")
+    parts = min(programs // left, work.trips, _MOST_PARTS)
     if left == blocks or parts < 2:
-        raise NotSplit(f"its {blocks} blocks leave {left} of a wave of {programs}")
+        raise NotSplit(f"waves of {programs} leave {left} of its {blocks} blocks")
     whole = blocks - left
     if len(kernel.grid) > 1:
         fold_grid(kernel, swizzle_of(kernel), fold_z=False)

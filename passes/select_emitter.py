@@ -33,10 +33,11 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
+from tiledsl.ir.types import ELEMENTS, INT32, TensorType
 from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused
+from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.gluon.row_arithmetic import (
@@ -382,32 +383,9 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
 
 
 def _divide_rows(kernel: tile.KernelOp, all_rows: int, warp_groups: int, undivided: set[Operation]) -> None:
-    """Give each consumer its share of the block's rows, in every type and in everything that counts rows."""
+    """Give each consumer its share of the block's rows."""
     rows = all_rows // warp_groups
     at = Builder(kernel.body, kernel.body.first, kernel.loc)
     part = at.insert(gluon.WarpGroupIdOp(parts=warp_groups, names=["part"])).result
     first = at.insert(arith.MulOp(part, at.constant(rows, INT32), names=["first_row"])).result
-    for op in list(kernel.walk()):
-        if op in undivided:
-            continue
-        for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
-            _narrow(value, all_rows, rows)
-        if isinstance(op, tensor.IotaOp) and op.out.shape[0] == rows:
-            moved = arith.AddOp(first, op.out)
-            assert op.parent is not None
-            op.parent.insert(moved, op.next)
-            moved.loc = op.loc
-            op.out.replace_with(moved.result)
-            moved.set_operands([first, op.out])
-        if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
-            here = Builder.at(op)
-            starts = list(op.starts)
-            axis = op.axes[0]
-            starts[axis] = here.insert(arith.AddOp(starts[axis], first)).result
-            op.set_field("starts", starts)
-
-
-def _narrow(value: Value, before: int, after: int) -> None:
-    shape = value.shape if not isinstance(value.type, BufferType) else ()
-    if shape and shape[0] == before:
-        value.set_type(TensorType((after, *shape[1:]), value.dtype))
+    divide_rows(kernel, first, all_rows, rows, undivided)

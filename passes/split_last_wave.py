@@ -6,12 +6,14 @@ import logging
 import math
 from dataclasses import dataclass
 
+from tiledsl.analysis.gluon.softmax_loops import NotRecognised, check_rows
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
+from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.index_arithmetic import IndexArithmetic
 from tiledsl.passes.map_grid import fold_grid, swizzle_of
 from tiledsl.passes.split_k import work_of
@@ -26,7 +28,8 @@ from tiledsl.passes.split_k.partial_sums import (
 )
 
 _log = logging.getLogger("tiledsl")
-_MOST_PARTS = 8  # of a block: one multiprocessor adds them up
+_MOST_PARTS = 8  # of a block: each is written and read
+_ROWS = 8  # that a program adds up and finishes: a block's sums as a whole would keep few multiprocessors busy for long
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class SplitLastWave(Pass):
     After:   %parts = tile.alloc : buffer<8192*256*float32, global>
              tile.kernel [%whole_waves] (%block) { %sum = scf.for ...; epilogue of %sum }
              tile.kernel [%left * %eight] (%program) { %sum = scf.for (an eighth) ... ; tile.store %sum, %parts[...] }
-             tile.kernel [%left] (%block) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue of %sum }
+             tile.kernel [%left * %pieces] (%program) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue }
 
     This pays off where a few large blocks are left for a wave of their own: of 5120 x 5120 there are 800 of 128 x 256,
     six waves of 132 and 8 blocks. The order of additions is fixed. What can be split is what split-k splits; other
@@ -135,6 +138,27 @@ def _add_parts(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, whole: i
         return load_partial(inside, sums, partials, steps.apply(arith.AddOp, before, block))
 
     add_partials(loop, zeros, (at.constant(0), at.constant(parts)), load, unroll=1)
+    _divide(kernel, sums.shape, left)
+
+
+def _divide(kernel: tile.KernelOp, shape: tuple[int, ...], blocks: int) -> None:
+    """Have several programs finish a few rows of a block each, where rows have nothing to do with each other."""
+    pieces, rest = divmod(shape[0], _ROWS)
+    try:
+        check_rows(kernel.body, [shape], set())
+    except NotRecognised:
+        return
+    if rest or pieces < 2:
+        return
+    kernel.set_field("grid", [Builder.at(kernel).constant(blocks * pieces, INT32)])
+    (block,) = kernel.body.args
+    program = Value(INT32, kernel.body, "program")
+    kernel.body.set_args([program])
+    at = IndexArithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
+    size = at.constant(pieces)
+    block.replace_with(at.apply(arith.TruncDivOp, program, size, "left"))
+    piece = at.apply(arith.TruncModOp, program, size, "piece")
+    divide_rows(kernel, at.apply(arith.MulOp, piece, at.constant(_ROWS), "first_row"), shape[0], _ROWS)
 
 
 def _behind(kernel: tile.KernelOp, whole: int, programs: int, left: int) -> IndexArithmetic:

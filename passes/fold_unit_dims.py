@@ -136,7 +136,7 @@ class _Dims(DisjointSets[Dim]):
 
     def note_index(self, op: Operation) -> None:
         if isinstance(op, (arith.Elementwise, tensor.IotaOp)) and _is_index(op, self.indices):
-            self.indices[op.results[0]] = 1 + max((self.indices.get(each, 0) for each in op.operands), default=0)
+            self.indices[op.result] = 1 + max((self.indices[each] for each in op.operands if each.shape), default=0)
 
     def relate(self, op: Operation) -> None:
         """Join and keep dimensions of what an operation takes and gives."""

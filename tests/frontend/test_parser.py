@@ -427,7 +427,8 @@ def test_bad_cache_folder_does_not_matter(tmp_path: Path, state: str) -> None:
 @pytest.mark.parametrize(("mode", "kept"), [(0o700, True), (0o755, True), (0o720, False), (0o702, False)])
 def test_what_others_may_write_is_not_read(tmp_path: Path, mode: int, kept: bool) -> None:
     folder = tmp_path / "grammar"
-    folder.mkdir()
+    with tiledsl.settings(cache_dir=tmp_path):
+        assert parser._cache_file() is not None and folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(mode)
     with tiledsl.settings(cache_dir=tmp_path):
         assert (parser._cache_file() is not None) is kept

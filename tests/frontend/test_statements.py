@@ -47,6 +47,7 @@ def inside(body: str) -> str:
         ("for", "for i in range(n):\n        pass"),
         ("while", "while n > 3:\n        pass"),
         ("assert", "assert n > 3"),
+        ("T.If", "with T.If(n > 3):\n        with T.Then():\n            pass"),
     ],
 )
 def test_what_runs_on_the_device_stands_in_a_kernel(what: str, statement: str) -> None:
@@ -367,6 +368,7 @@ def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[in
         ("def f(x, **more):\n    return x\nB[0] = f(1, x=2)", "f is called with two values for x"),
         ("f = lambda x, /: x\nB[0] = f(x=2)", "the lambda is called without x"),
         ("f = lambda x: x\nB[0] = f(1, 2)", "the lambda is called with 1 argument too many"),
+        ("def f(x, *, k=2):\n    return x\nB[0] = f(1, 2)", "f is called with 1 argument too many"),
         ("B[0] = 1 if n is 3 else 2", "`is` compares Python's objects, not values on the device; write =="),
         ("B[0] = 1 if 3 is not A[0] else 2", "`is not` compares Python's objects, not values on the device; write !="),
         ("x = [1]\nif n > 2:\n    x += [2]", "a Python list from outside this device loop or branch cannot be changed"),

@@ -171,6 +171,7 @@ def main(A: T.Tensor((64, 1024), "float16"), B: T.Tensor(({rows}, 1024), "float1
 """  # noqa: E501
     kernel = tiledsl.compile(tiledsl.parse(text), target="cuda:90", pass_configs={"select-access.mode": "pointer"})
     assert f"num_stages={expected})" in kernel.source
+    assert kernel.ir("pipeline-loops").count("tensor.transpose") == (1 if rows == 128 else 2)  # 160 is 128 and 32
 
 
 @pytest.mark.parametrize(("inner", "outer", "expected"), [(2, 8, 1), (3, 8, 2), (2, 0, 2), ("n", 8, 2)])

@@ -111,7 +111,7 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
             return None
         if ends[1] > 0:
             terms.append((coefficient, ends[1] + 1, walk))
-    if len(terms) < 2 or not 0 <= offset < dim:
+    if len(terms) < 2 or offset < 0:
         return None
     sub_indices: list[SubIndex] = []
     unit = dim

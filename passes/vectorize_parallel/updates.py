@@ -124,7 +124,7 @@ def _terms(
             return None
         own.add(op)
         return []
-    if op is None or value is not store.value and not _is_used_once(value):
+    if value is not store.value and not _is_used_once(value):
         return None
     if isinstance(op, arith.CastOp):
         pair = (op.source.dtype, value.dtype)

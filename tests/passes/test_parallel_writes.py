@@ -157,6 +157,8 @@ ATOMIC = '%a = tile.atomic %f, %r[%c1] {kind = "add"} : float32'
                      "%v = arith.add %t, %u : float64 %n = arith.cast %v"), ["u"]),
         (ADD.replace("%r[%bx] :", "%r[%bx] mask=%b :"), None),
         (ADD.replace("tile.store %n, %r[%bx]", "tile.store %n, %r[%s]"), None),
+        (ADD.replace("%n = arith.add %o, %f", "%t = arith.add %o, %g : float32 tile.store %t, %D[%c1] "
+                     "%n = arith.add %t, %f"), None),
         (f"{ADD} {MORE}", ["f", "f"]),
         (f"{ADD} {MORE.replace('add', 'sub')}", ["f", "-f"]),
         (f"{ADD} {MORE.replace('add', 'min')}", None),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, count
 
-from tiledsl.analysis.dependence import handed_on, reached, stripped
+from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
 from tiledsl.analysis.gluon.plan import fits_registers
 from tiledsl.analysis.gluon.schedule import block, ending_in, is_only_added_to, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
@@ -70,7 +70,7 @@ def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
         if groups and loop.late:
             _hold_back(loop, at_once)
         else:
-            _in_order(loop.op)
+            _in_order(loop)
     if any(late):
         _move_before(launch.body, loops)
     _name_results(launch.body)
@@ -158,18 +158,21 @@ def _hold_back(loop: TileLoop, at_once: bool) -> None:
     _divide(loop.op, [(0, 0, begin), (0, 2, update), (*rescaling, between), (1, 1, held)])
 
 
-def _in_order(loop: scf.ForOp) -> None:
+def _in_order(loop: TileLoop) -> None:
     """Each product is issued as soon as what it needs is there: first its left operand, which may be on its way to
     shared memory while what it is added to is computed. What no product waits for comes while the last one runs; what
-    also waits for memory, behind the last one."""
-    left = [op for op in loop.body if not op.is_terminator]
+    also waits for memory, behind the last one. Several products of loaded tiles alone come first."""
+    body, ahead = loop.op.body, loop.of_tiles
+    left = [op for op in body if not op.is_terminator]
     placed: list[Operation] = []
 
     def place(ops: Set[Operation | None]) -> None:
         placed.extend(op for op in left if op in ops)
         left[:] = [op for op in left if op not in ops]
 
-    products = of_kinds(loop.body, tensor.DotOp)
+    products = list(loop.products)
+    if len(ahead) > 1:
+        products.sort(key=lambda each: each not in ahead)
     for product in products:
         place({value.op for value in reached([product.a], _read_for)})
         place({value.op for value in reached(product.operands, _read_for)} | {product})
@@ -177,9 +180,32 @@ def _in_order(loop: scf.ForOp) -> None:
     place(needed_for(value for op in loads for value in op.operands) | {*loads})
     read = {value for op in placed for each in op.walk() for value in each.operands}
     flying = [product.out for product in products if product.out not in read]
-    waiting = dependent_on([*flying, *(value for op in loads for value in op.results)], loop.body)
+    waiting = dependent_on([*flying, *(value for op in loads for value in op.results)], body)
     place({op for op in left if op not in waiting})
-    _divide(loop, [(0, 0, placed), (0, 0, left)])
+    if len(ahead) > 1:
+        _one_ahead(loop.op, ahead[0], [*placed, *left])
+    else:
+        _divide(loop.op, [(0, 0, placed), (0, 0, left)])
+
+
+def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -> None:
+    """Issue the next turn's first product behind this one's last, so that it runs while that is used.
+
+    What both parts of a turn compute of the index, each has for itself.
+    """
+    needed = {value.op for value in reached(first.operands, _read_for)} | {first}
+    ahead, late = [op for op in ops if op in needed], [op for op in ops if op not in needed]
+    copied = {op for op in ahead if op is not first and not isinstance(op, triton.LoadBlockOp)}
+    read = [value for op in late for each in op.walk() for value in each.operands]
+    again = {value.op for value in reached(read, lambda value: operands_of(value) if value.op in copied else [])}
+    own: dict[Value, Value] = {}
+    for op in [op for op in ahead if op in copied & again]:
+        loop.body.insert(op.clone(own), late[0])
+    for each in [each for op in late for each in op.walk()]:
+        each.set_operands([own.get(value, value) for value in each.operands])
+    late = [*(value.op for value in own.values() if value.op is not None), *late]
+    end = 1 + max(number for number, op in enumerate(late) if isinstance(op, tensor.DotOp))
+    _divide(loop, [(0, 1, ahead), (1, 0, late[:end]), (1, 2, late[end:])])
 
 
 def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
@@ -215,13 +241,14 @@ def _read_for(value: Value) -> list[Value]:
 
 
 def _name_results(body: Region) -> None:
-    for op in body:
+    for op in body.walk():
         if isinstance(op, triton.StoreBlockOp) and not op.ring:
             op.set_attribute("ring", "results")
 
 
 def _name_rings(launch: triton.LaunchOp) -> None:
-    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike."""
+    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike. A row
+    that no product reads shares that of a tile which is read longer."""
     group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)]
     loads = of_kinds(launch.body.walk(), triton.LoadBlockOp)
     by_group = dependents(group, needed_for(value for load in loads for value in load.starts))
@@ -231,11 +258,20 @@ def _name_rings(launch: triton.LaunchOp) -> None:
             load.set_attribute("ring", ITEM if own or not group else f"{ITEM}_of_all")
     known: dict[str, list[object]] = {}
     for loop in [op for op in launch.nests() if isinstance(op, scf.ForOp)]:
-        products = [op for cluster in gluon.clusters(loop.body) for op in cluster.ops if isinstance(op, tensor.DotOp)]
-        rings: dict[tuple[object, object], list[triton.LoadBlockOp]] = {}
+        turn = gluon.clusters(loop.body)
+        products = [op for cluster in turn for op in cluster.ops if isinstance(op, tensor.DotOp)]
+        rows: list[triton.LoadBlockOp] = []
+        rings: dict[tuple[tensor.DotOp, tensor.DotOp], list[triton.LoadBlockOp]] = {}
         for load in (op for op in loop.body if isinstance(op, triton.LoadBlockOp)):
             readers = [op for op in products if load in (block(op.a), block(op.b))]
-            rings.setdefault((readers[0], readers[-1]), []).append(load)
+            if readers:
+                rings.setdefault((readers[0], readers[-1]), []).append(load)
+            else:
+                rows.append(load)
+        order = {op: n for n, op in enumerate(op for each in sorted(turn, key=lambda each: each.slot) for op in each.ops)}
+        for load in rows:
+            last = max(order[user] for user in load.out.uses)
+            rings[next(key for key in rings if order[key[1]] > last)].append(load)
         free = dict(known)
         for tiles in rings.values():
             kind: list[object] = [(load.descriptor, gluon.box(load)) for load in tiles]

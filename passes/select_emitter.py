@@ -171,6 +171,7 @@ class SelectEmitter(Pass):
             raise NotRecognised(missing)
         several = sum(isinstance(op, tensor.DotOp) for op in kernel.walk()) > 1
         twice = is_computed_twice(kernel.body, kernel.threads // 32)
+        twice |= any(loop.adds for loop in tile_loops(kernel.body).loops)
         reasons: dict[bool, NotRecognised] = {}
         for by_rows in (False, True) if twice else (True, False):
             if by_rows or twice or several and self.backend == "gluon":
@@ -227,6 +228,11 @@ class SelectEmitter(Pass):
             loop.op.set_attribute("num_stages", plan.stages)
         if not by_rows:
             left, free = plan.left, [(gluon.box(load), load.out.dtype) for load in found.kept]
+            for loop in found.loops:
+                if len(loop.of_tiles) > 1:
+                    left = _load_rows_by_box(loop.op, plan.stages, left)
+            for op in [op for op in of_kinds(body.walk(), tile.AtomicOp) if op.value.shape in found.tiles]:
+                left = _add_by_box(op, left)
             for store in [op for op in body if isinstance(op, tile.StoreOp) and op.value.shape in found.tiles]:
                 left = _store_beside(store, free, left)
             return
@@ -323,6 +329,39 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     erase_unused(kernel.body, lambda op: op.is_pure)
 
 
+def _load_rows_by_box(loop: scf.ForOp, stages: int, left: int) -> int:
+    """Turn loads of one row, a value for each column of a tile, into boxes, so that they are there in time; return what
+    is left of so many bytes then."""
+    for op in [op for op in loop.body if isinstance(op, tile.LoadOp) and op.out.shape[:-1] == (1,)]:
+        size = stages * tensor_bytes(op.out)
+        if op.mask is not None or op.other is not None or size > left:
+            continue
+        try:
+            offsets, axes = _box_of(op, op.out.type)
+        except NotRecognised:
+            continue
+        box = tile.LoadBlockOp(op.buffer, offsets, axes=axes, result_types=[op.out.type], names=[op.out.name])
+        op.out.replace_with(Builder.at(op).insert(box).out)
+        op.erase()
+        left -= size
+    return left
+
+
+def _add_by_box(op: tile.AtomicOp, left: int) -> int:
+    """Turn an addition of a whole tile to memory into that of a box, where so many bytes are left for it; return what
+    is left then."""
+    size = tensor_bytes(op.value)
+    if op.mask is not None or size > left:
+        return left
+    try:
+        offsets, axes = _box_of(op, op.value.type)
+    except NotRecognised:
+        return left
+    Builder.at(op).insert(tile.StoreBlockOp(op.value, op.buffer, offsets, axes=axes, add=True))
+    op.erase()
+    return left - size
+
+
 def _store_beside(store: tile.StoreOp, free: list[tuple[tuple[int, ...], str]], left: int) -> int:
     """Turn the store of a whole tile into a box where so many bytes are left for it, or it has the place of a `free`
     box, which is not needed any more; return what is left then."""
@@ -354,7 +393,7 @@ def _store_box(store: tile.StoreOp, keep: bool = False) -> tile.StoreBlockOp | N
     return made
 
 
-def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
+def _box_of(op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
     """The offsets of a box and the dimensions along which it extends. Raises NotRecognised for what TMA cannot move."""
     buffer = tile.buffer_type(op.buffer)
     assert isinstance(tile_type, TensorType)
@@ -373,6 +412,8 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
         except NoBlock as reason:
             raise NotRecognised(f"it is no block: {reason}", op) from None
         if iota is not None:
+            if len(axes) < iota.axis and tile_type.shape[0] == 1:
+                axes.append(-1)
             if iota.axis != len(axes) or iota.out.shape[iota.axis] != tile_type.shape[iota.axis]:
                 raise NotRecognised("a tile's dimensions are in another order than its buffer's", op)
             axes.append(axis)

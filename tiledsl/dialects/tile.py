@@ -460,6 +460,8 @@ class LoadBlockOp(Operation):
 class StoreBlockOp(Operation):
     """Writes a rectangular block of a global buffer; what lies outside is not written. See LoadBlockOp.
 
+    `add`: adds to what is there, each element in one step, as tile.atomic does.
+
     Example: `tile.store_block %x, %C[%m, %n] {axes = (0, 1)}`
     """
 
@@ -470,6 +472,7 @@ class StoreBlockOp(Operation):
     starts = operands(ScalarType)
     axes = attr(tuple)
     ring = attr(str, "")
+    add = attr(bool, False)
 
     def verify(self) -> None:
         _block(self.buffer, self.starts, self.axes, self.value)

@@ -172,7 +172,7 @@ class LoadBlockOp(Operation):
 
 
 class StoreBlockOp(Operation):
-    """Writes a block through a descriptor; what lies outside the buffer is dropped. See LoadBlockOp.
+    """Writes a block through a descriptor, or adds to it; what lies outside the buffer is dropped. See LoadBlockOp.
 
     Example: `triton.store_block %x, %C[%m, %n]`
     """
@@ -184,6 +184,7 @@ class StoreBlockOp(Operation):
     starts = operands(ScalarType)
     axes = attr(tuple, ())
     ring = attr(str, "")
+    add = attr(bool, False)
 
     def verify(self) -> None:
         _block(self.descriptor, self.starts, self.axes, self.value)
@@ -192,7 +193,8 @@ class StoreBlockOp(Operation):
 def _block(descriptor: Value, starts: Sequence[Value], axes: tuple[int, ...], block: Value) -> None:
     if descriptor.dtype != "*" + block.dtype or not axes and len(starts) != len(block.shape):
         raise ValueError(f"{len(starts)} starts for a block {block.type} through {descriptor.type}")
-    if axes and (len(axes) != len(block.shape) or list(axes) != sorted({*axes} & {*range(len(starts))})):
+    walked = [axis for axis in axes if axis >= 0]
+    if axes and (len(axes) != len(block.shape) or walked != sorted({*walked} & {*range(len(starts))})):
         raise ValueError(f"axes {axes} for a block {block.type} of {len(starts)} dimensions")
 
 

@@ -30,6 +30,7 @@ BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
 LEAST_CONSUMERS = 2
 LEAST_EXTENT, MOST_EXTENT = 64, 128
+MEASURED_ROWS = 128  # of sums, where a loop also adds products to memory
 WIDE = 128  # columns of an accumulator that are worth to be multiplied late, or not at all
 MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-scaled products
 
@@ -140,6 +141,9 @@ def drawback(found: TileLoops, groups: int, plan: Plan, shared_bytes: int) -> st
     leave room for only 64 keys, and have not been measured.
     """
     several = max(len(loop.products) for loop in found.loops)
+    if not groups and all(loop.adds for loop in found.loops):
+        rows = max(product.out.shape[0] for product in found.products)
+        return "" if rows == MEASURED_ROWS else f"of products that are added to memory, {rows} rows have not been measured"
     if not groups:
         blocks = f"of blocks of {plan.least} bytes several run on a multiprocessor"
         return blocks if 2 * plan.least <= shared_bytes else ""

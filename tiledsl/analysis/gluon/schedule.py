@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from tiledsl.analysis.gluon.slices import dependents, needed_for
+from tiledsl.analysis.gluon.slices import dependents, needed_for, only_for_loads
 from tiledsl.dialects import gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -39,6 +39,14 @@ class Loop:
     @property
     def stage(self) -> dict[Operation, int]:
         return {op: cluster.stage for cluster in self.clusters for op in cluster.ops}
+
+    @property
+    def index_late(self) -> bool:
+        """Whether something that waits for the next turn reads the index of its own."""
+        late = (op for cluster in self.clusters if cluster.stage for op in cluster.ops)
+        users = {each for op in late for each in op.walk() if not isinstance(each, triton.LoadBlockOp)}
+        users -= only_for_loads(op for cluster in self.clusters for op in cluster.ops)
+        return any(self.op.index in op.operands for op in users)
 
     @property
     def products(self) -> list[tensor.DotOp]:
@@ -95,7 +103,7 @@ class Schedule:
         self.owner: dict[triton.LoadBlockOp, triton.LoadBlockOp] = {}
         self.rings: dict[str, Ring] = {}
         self._find_rings()
-        stored = [[each.a for each in loop.products if is_stored(each, self.warps)] for loop in self.loops]
+        stored = [[in_order(each.a) for each in loop.products if is_stored(each, self.warps)] for loop in self.loops]
         self.buffers = shared([{value: value.type for value in values} for values in stored])
 
     def _starts(self) -> list[Value]:
@@ -136,10 +144,12 @@ class Schedule:
         return self.op.query_in_registers and load in self.kept and len(shapes) == 1
 
     def chains(self) -> list[list[Loop]]:
-        """The loops; those between whose turns the pipeline does not run empty together."""
+        """The loops; those between whose turns the pipeline does not run empty together. What one holds back, the first
+        turn of the next does in its own words."""
         chains = [self.loops[:1]] if self.loops else []
         for one, following in pairwise(self.loops):
             alike = one.is_skewed and self._turns(one) == self._turns(following)
+            alike &= not (one.index_late or following.index_late)
             if alike and hands_on(one.op, following.op):
                 chains[-1].append(following)
             else:
@@ -172,7 +182,7 @@ def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
 
 def block(value: Value) -> LoadBlock | None:
     """The load of a product's operand, transposed or not; None of what is computed."""
-    op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
+    op = in_order(value).op
     return op if isinstance(op, LOADS) else None
 
 
@@ -190,6 +200,11 @@ def is_only_added_to(value: Value, product: tensor.DotOp) -> bool:
     return product.accumulator is value and set(value.uses) == {product}
 
 
+def in_order(value: Value) -> Value:
+    """What is transposed to be an operand, or the operand itself."""
+    return value.op.source if isinstance(value.op, tensor.TransposeOp) else value
+
+
 def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
     """How many of the warps the rows of a product are divided among, and how many its columns."""
     groups = warps // 4
@@ -199,7 +214,8 @@ def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
 
 def is_stored(product: tensor.DotOp, warps: int) -> bool:
     """Whether a product's left operand is computed, and passes through shared memory."""
-    return block(product.a) is None and divided(product.out.shape, warps)[1] > 1
+    is_transposed = in_order(product.a) is not product.a
+    return block(product.a) is None and (is_transposed or divided(product.out.shape, warps)[1] > 1)
 
 
 def instruction_columns(shape: tuple[int, ...], warps: int) -> int:

@@ -35,5 +35,7 @@ def missing() -> str:
 
 
 def swizzle(box: Sequence[int], dtype: str) -> int:
-    """The widest swizzle that the rows of a box allow, in bytes."""
+    """The widest swizzle that the rows of a box allow, in bytes; 16 is none, which a single row has."""
+    if all(extent == 1 for extent in box[:-1]):
+        return 16
     return next(each for each in (128, 64, 32) if box[-1] * ELEMENTS[dtype].bits // 8 % each == 0)

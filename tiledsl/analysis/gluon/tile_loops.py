@@ -4,7 +4,8 @@
 loops, which follow each other or stand inside of loops without products, there are
 
     blocks that only products read, loaded in the loop or before the first one
-    products of two blocks, or of a computed tile and a block, from zero or added to any tile
+    products of two blocks, or of a computed tile, which may be transposed, and a block, from zero or added to any tile
+    additions of tiles to memory, in any order
     operations on tiles of products' shapes, and on values for each row or column of them
 
 Rows of products are divided among consumers, or all warps run the loops as one group; where a product then has fewer
@@ -18,7 +19,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import operands_of, reached
-from tiledsl.analysis.gluon.schedule import LOADS, ROWS_OF_WARPS, LoadBlock, block, ending_in, is_stored, shared
+from tiledsl.analysis.gluon.schedule import (
+    LOADS,
+    ROWS_OF_WARPS,
+    LoadBlock,
+    block,
+    ending_in,
+    in_order,
+    is_stored,
+    shared,
+)
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -93,6 +103,20 @@ class TileLoop:
         return tuple(op for op in self.op.body if op in dependent and op not in late)
 
     @property
+    def of_tiles(self) -> tuple[tensor.DotOp, ...]:
+        """The products that start from zero and need nothing that a turn computes: they keep the tensor cores busy while
+        the others' operands are computed."""
+        after = dependent_on([product.out for product in self.products], self.op.body)
+        from_zero = (each for each in self.products if constant_of(each.accumulator) == 0)
+        return tuple(each for each in from_zero if block(each.a) is not None and each not in after)
+
+    @property
+    def adds(self) -> bool:
+        """Whether a turn adds a product to memory."""
+        after = dependent_on([product.out for product in self.products], self.op.body)
+        return any(is_addition(op) and op in after for op in self.op.body)
+
+    @property
     def first_from_zero(self) -> tensor.DotOp | None:
         """The only product, if it starts from zero."""
         alone = self.products[0] if len(self.products) == 1 else None
@@ -130,7 +154,7 @@ class TileLoops:
     def buffers(self, warps: int) -> dict[Value, Value]:
         """For each computed operand that passes through shared memory, since warps that share its rows hold other
         columns of it, the one whose place it has: a tile like it, of an earlier loop."""
-        stored = [[each.a for each in loop.products if is_stored(each, warps)] for loop in self.loops]
+        stored = [[in_order(each.a) for each in loop.products if is_stored(each, warps)] for loop in self.loops]
         return shared([{value: value.type for value in values} for values in stored])
 
 
@@ -150,7 +174,7 @@ def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
     """The loops of a kernel, whose rows shall be divided among consumers, or which one group of `warps` shall run.
     Raises NotRecognised with the reason."""
     found = tile_loops(body)
-    _check_supported(body, found)
+    _check_supported(body, found, warps)
     for product in found.products:
         _check_product(product, warps)
     loads = [*found.kept, *found.rings]
@@ -164,8 +188,17 @@ def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
         raise NotRecognised(f"products of {' and '.join(map(str, sorted(rows)))} rows", found.products[-1])
     if not warps and left:
         raise NotRecognised("a tile is a left operand and a right one", next(iter(left)))
-    check_rows(body, found.tiles, {*loads, *found.undivided})
+    transposes = {product.a.op for product in found.products if isinstance(product.a.op, tensor.TransposeOp)}
+    check_rows(body, found.tiles, {*loads, *found.undivided, *transposes})
     return found
+
+
+def is_addition(op: Operation) -> bool:
+    """Whether an operation only adds to memory, in any order."""
+    if isinstance(op, (tile.StoreBlockOp, triton.StoreBlockOp)):
+        return bool(op.add)
+    is_atomic = isinstance(op, (tile.AtomicOp, triton.AtomicOp))
+    return is_atomic and (op.kind, op.semantics) == ("add", "relaxed") and not op.is_used  # type: ignore[union-attr]
 
 
 def consumers(found: TileLoops) -> int:
@@ -177,7 +210,7 @@ def consumers(found: TileLoops) -> int:
     return groups
 
 
-def _check_supported(body: Region, found: TileLoops) -> None:
+def _check_supported(body: Region, found: TileLoops, warps: int) -> None:
     if not found.loops:
         raise NotRecognised("no loop with a product")
     scheduled = {loop.op for loop in found.loops}
@@ -203,6 +236,8 @@ def _check_supported(body: Region, found: TileLoops) -> None:
             and (op.parent is not body or top.index(op) > first)
         ):
             raise NotRecognised("a product's operand is loaded after a loop, or in one without products", op)
+        if warps and is_addition(op) and op.parent_op in scheduled:
+            continue
         if op.effects & Effect.WRITE and op.parent is not body:
             raise NotRecognised(f"{op.name} in a loop", op)
         if op.effects & Effect.WRITE and top.index(op) < last:
@@ -218,23 +253,23 @@ def _check_loop(loop: TileLoop) -> None:
         around = around.parent_op
     changing = dependent_on([*loop.op.body.args, *(load.out for load in loop.loads)], loop.op.body)
     for product in loop.products:
-        if block(product.a) is None and product.a.op not in changing:
+        if block(product.a) is None and in_order(product.a).op not in changing:
             raise NotRecognised("a product's left operand is computed, but the same in each turn", product)
 
 
 def _check_product(dot: tensor.DotOp, warps: int) -> None:
-    left, right = block(dot.a), block(dot.b)
+    left, right, computed = block(dot.a), block(dot.b), in_order(dot.a)
     dtypes = HALVES if left is None else (*HALVES, *BYTES)
     (rows, depth), columns = dot.a.shape, dot.out.shape[1]
     if dot.a.dtype not in dtypes or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":
         raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype} added up in {dot.out.dtype}", dot)
     if right is None:
         raise NotRecognised("a product's right operand is not a loaded tile", dot)
-    if isinstance(dot.a.op, tensor.TransposeOp):
+    if computed is not dot.a and (left is not None or not warps):
         raise NotRecognised("a product's left operand is transposed", dot)
     if left is right:
         raise NotRecognised("a tile is multiplied by itself", dot)
-    if left is None and (dot.a.op is None or dot.a.op.parent is not dot.parent):
+    if left is None and (computed.op is None or computed.op.parent is not dot.parent):
         raise NotRecognised("a product's left operand is not computed beside it", dot)
     if dot.a.dtype in BYTES and not isinstance(dot.b.op, tensor.TransposeOp):
         raise NotRecognised(f"the columns of a right operand of {dot.b.dtype} are not contiguous", dot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -46,10 +46,13 @@ def block_places(
     return tuple(indices), inside
 
 
-def store_block(array: np.ndarray, indices: Sequence[Any], inside: Any, value: np.ndarray) -> None:
-    """Store the elements of a block that are inside of the array."""
+def store_block(
+    array: np.ndarray, indices: Sequence[Any], inside: Any, value: np.ndarray, add: Callable[[Any, Any], Any] | None = None
+) -> None:
+    """Store the elements of a block that are inside of the array, or what they are with those there by `add`."""
     inside = np.broadcast_to(inside, value.shape)
-    array[tuple(np.broadcast_to(index, value.shape)[inside] for index in indices)] = value[inside]
+    places = tuple(np.broadcast_to(index, value.shape)[inside] for index in indices)
+    array[places] = value[inside] if add is None else add(array[places], value[inside])
 
 
 def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
@@ -63,7 +66,7 @@ def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
         return array, *block_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
     descriptor = env[fields["descriptor"]]
     axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
-    if tuple(descriptor.block[axis] for axis in axes) != tile.shape or prod(descriptor.block) != prod(tile.shape):
+    if tuple(descriptor.block[axis] if axis >= 0 else 1 for axis in axes) != tile.shape or prod(descriptor.block) != prod(tile.shape):
         raise ExecutorError(f"a block {descriptor.block} as {tile.type}")
     starts = [env[start] for start in fields["starts"]]
     where = [axes.index(dim) if dim in axes else -1 for dim in range(len(descriptor.block))]
@@ -84,15 +87,16 @@ def _load(op: Operation, executor: Executor) -> Any:
 
 
 @meaning("tile.store_block", "triton.store_block")
-def _store(op: Operation, _: Executor) -> Step:
+def _store(op: Operation, executor: Executor) -> Step:
     given = fields_of(op)["value"]
+    add = executor.algebra.atomic("add", given.dtype) if op.attributes.get("add") else None
 
     def step(env: Env) -> None:
         array, indices, inside = _block(op, env, given)
         value = env[given]
         if np.asarray(value).dtype != array.dtype:
             raise ExecutorError(f"{np.asarray(value).dtype} is stored to {array.dtype}")
-        store_block(array, indices, inside, value)
+        store_block(array, indices, inside, value, add)
 
     return step
 

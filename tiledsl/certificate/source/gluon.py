@@ -273,7 +273,10 @@ class GluonLanguage(Language):
             expect=lambda barrier, size: barrier.update(1, int(size), self.here().warps.meet()),
             arrive=self._arrive,
         )
-        boxes = SimpleNamespace(async_load=self._load_box, async_store=self._store_box, store_wait=self._store_wait)
+        boxes = SimpleNamespace(
+            async_load=self._load_box, async_store=self._store_box, async_atomic_add=self._add_box,
+            store_wait=self._store_wait,
+        )  # fmt: skip
         return SimpleNamespace(
             fence_async_shared=lambda: self.here().warps.fence(), mbarrier=barriers, tma=boxes,
             warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait, warpgroup_mma_init=self._begun,
@@ -323,10 +326,13 @@ class GluonLanguage(Language):
 
         self.turns.arrives(arrive)
 
-    def _store_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
+    def _add_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
+        self._store_box(descriptor, starts, place, add=True)
+
+    def _store_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared, add: bool = False) -> None:
         access = self.places.begin("copy", place.place, self.here().warps, is_async=True)
         tile = Tensor(descriptor.algebra, place.array, place.element)
-        self.here().copies.append((access, lambda: descriptor.store(starts, tile)))
+        self.here().copies.append((access, lambda: descriptor.store(starts, tile, add)))
 
     def _store_wait(self, left: int) -> None:
         here = self.here()
@@ -371,9 +377,11 @@ class GluonLanguage(Language):
         return a.like(np.stack([a.array, b.array], axis=-1))
 
     def _assemble(self, text: str, constraints: str, args: Sequence[Any], **options: Any) -> Any:
-        """Nothing; two halves as one register or one as two; all elements multiplied unless all factors are 1."""
+        """Nothing; 0; two halves as one register or one as two; all elements multiplied unless all factors are 1."""
         if not text:
             return args[0]
+        if not args and text == "mov.b32 $0, 0;":
+            return lift(self.algebra, 0)
         if text.startswith("mov.b32 $0"):
             return Packed(*args)
         if text.startswith("mov.b32 {$0"):

@@ -46,11 +46,12 @@ class Descriptor:
         found = np.where(inside, self.array[indices], self.algebra.constant(0, self.element))
         return Tensor(self.algebra, found, self.element)
 
-    def store(self, starts: Sequence[Any], value: Tensor) -> None:
+    def store(self, starts: Sequence[Any], value: Tensor, add: bool = False) -> None:
         indices, inside = self.places(starts)
         if value.shape != self.block:
             raise ExecutorError(f"{value!r} is stored to a block {self.block}")
-        store_block(self.array, indices, inside, value.to(DType(self.element)).array)
+        combine = self.algebra.atomic("add", self.element) if add else None
+        store_block(self.array, indices, inside, value.to(DType(self.element)).array, combine)
 
 
 class Language:

@@ -33,6 +33,18 @@ NAMES = """\
 _load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global"""
 
+# Triton 3.6 makes the operation, but has no name for it.
+ADD_BOX = '''_add_box = getattr(tma, "async_atomic_add", None)
+if _add_box is None:
+    from triton.experimental.gluon.language import _core
+
+    @_core.builtin
+    def _add_box(tensor_desc, coord, src, _semantic=None):
+        """Adds a box of shared memory to global memory."""
+        builder = _semantic.builder
+        coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+        builder.create_async_tma_reduce(_core.ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)'''
+
 BARRIER = """_barrier = getattr(gl, "barrier", None) or gl.thread_barrier"""
 
 FUNCTIONS = (
@@ -81,6 +93,12 @@ def _balanced(row, blocks, others, unpaired):
         rest = others - unpaired + (item - paired) % unpaired
         count = gl.where(pair < blocks, 1, 0)
     return blocks - 1 - pair, second, rest, count'''
+
+# LLVM computes the descriptors of tiles that stay in place before the loop, two registers for each matrix instruction.
+ZERO = '''@gluon.jit
+def _zero():
+    """0, which no compiler knows: what lies there is found anew each time."""
+    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)'''
 
 # LLVM moves arithmetic behind matrix instructions; ptxas then finds registers of products in flight in use.
 PINNED = '''@gluon.jit
@@ -142,7 +160,7 @@ def _rescaled(acc, factor):
 def shared_layout(box: Sequence[int], dtype: str) -> str:
     """The layout of a box in shared memory, as an expression."""
     width, bits = swizzle(box, dtype), ELEMENTS[dtype].bits
-    return f"gl.NVMMASharedLayout(swizzle_byte_width={width}, element_bitwidth={bits}, rank={len(box)})"
+    return f"gl.NVMMASharedLayout(swizzle_byte_width={width if width > 16 else 0}, element_bitwidth={bits}, rank={len(box)})"
 
 
 def descriptor_type(box: Sequence[int], dtype: str) -> str:

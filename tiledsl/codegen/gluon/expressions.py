@@ -40,6 +40,8 @@ class GluonExpressions(Expressions):
         self._wanted = ""  # the layout of the operation whose operands are being written
 
     def value(self, value: Value) -> Expression:
+        if isinstance(value.op, tensor.IotaOp) and value.shape[0] == 1 and self._wanted and value.op in self.variables.inlined:
+            return self._columns(value.op, self._wanted)
         text = super().value(value)
         return self._as_wanted(text, value.shape) if len(value.shape) == 2 and 1 in value.shape else text
 
@@ -80,8 +82,10 @@ class GluonExpressions(Expressions):
         if len(shape) == 1 or op.axis == 0:
             text = f"gl.arange(0, {op.extent}, layout={self.layouts.of((op.extent,))})"
             return Expression(text if len(shape) == 1 else f"{text}[:, None]")
-        parent = self.layouts.of(shape)
-        return Expression(f"gl.arange(0, {op.extent}, layout=gl.SliceLayout(0, {parent}))[None, :]")
+        return self._columns(op, self.layouts.of(shape))
+
+    def _columns(self, op: tensor.IotaOp, layout: str) -> Expression:
+        return Expression(f"gl.arange(0, {op.extent}, layout=gl.SliceLayout(0, {layout}))[None, :]")
 
     def broadcast(self, op: tensor.BroadcastOp) -> Expression:
         inner, shape = self.value(op.source), op.out.shape

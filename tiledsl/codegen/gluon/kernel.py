@@ -24,8 +24,10 @@ from tiledsl.analysis.gluon.schedule import (
     block,
     divided,
     ending_in,
+    in_order,
     instruction_columns,
     is_only_added_to,
+    is_stored,
     last_of,
 )
 from tiledsl.analysis.gluon.slices import needed_for
@@ -128,6 +130,7 @@ class GluonKernelWriter(SpecializedWriter):
             hint = names[0] if len(names) == 1 < len(read) else ""
             self.counters[counter] = claim(f"{hint}stage"), claim(f"{hint}phase")
         self.before: dict[str, str] = {}
+        self.late_names: dict[Loop, str] = {}
         self.claim_out_buffers()
         buffers = {value: claim(f"{name(value)}_buffer") for value in dict.fromkeys(plan.buffers.values())}
         self.buffers = {value: buffers[owner] for value, owner in plan.buffers.items()}
@@ -140,7 +143,7 @@ class GluonKernelWriter(SpecializedWriter):
                 if first in in_registers:
                     operand = claim(f"{name(first.a)}_operand")
                     self.operand_names.update(dict.fromkeys(products, operand))
-                    if chain[0].stage[first]:
+                    if first.a in chain[0].held:
                         packed = claim(f"{name(first.a)}_packed") if plan.op.packed else operand
                         self.handed_on.update(dict.fromkeys(products, packed))
         self.starts = {loop: claim("start") for loop in plan.loops if loop.is_skewed}
@@ -307,9 +310,11 @@ class GluonKernelWriter(SpecializedWriter):
                 self._receive_kept()
         elif isinstance(op, tensor.DotOp):
             self._issue(op)
+        elif isinstance(op, triton.LoadBlockOp) and any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses):
+            self._read_row(op)
         elif isinstance(op, (triton.LoadBlockOp, gluon.ClusterOp)):
             pass
-        elif isinstance(op, tensor.TransposeOp) and block(op.out) is not None:
+        elif isinstance(op, tensor.TransposeOp):
             pass  # products see what is in shared memory
         else:
             self._await_values(self._read_by(op))
@@ -344,10 +349,14 @@ class GluonKernelWriter(SpecializedWriter):
     def _store_operand(self, value: Value) -> None:
         """Store a computed operand where no product reads the one before it any more."""
         buffer = self.buffers[value]
-        reading = [number for number, each in enumerate(self.flying, 1) if self.buffers.get(each.op.a) == buffer]
+        reading = [number for number, each in enumerate(self.flying, 1) if self._buffer(each.op) == buffer]
         self._await(max(reading, default=0))
         self.line(f"{buffer}.store({self.name(value)})")
         self.line("fence_async_shared()")
+
+    def _buffer(self, op: tensor.DotOp) -> str:
+        """The shared memory that a product reads its computed left operand from, if any."""
+        return self.buffers[in_order(op.a)] if is_stored(op, self.plan.warps) else ""
 
     # Loops
 
@@ -449,6 +458,11 @@ class GluonKernelWriter(SpecializedWriter):
         clusters = [cluster for cluster in loop.clusters if cluster.stage in stages]
         carried = len(self.flying)
         self.now = _Turn(left=self._counters(loop, stages))
+        late: dict[Value, str] = {}
+        if loop.index_late and 1 in stages:
+            late[loop.op.index] = self.late_names.setdefault(loop, self.names.claim(f"{self.name(loop.op.index)}_before"))
+            following = self.name(loop.op.index) if 0 in stages else self.expressions.value(loop.op.upper).at(ADD)
+            self.line(f"{late[loop.op.index]} = {following} - 1")
         for number, cluster in enumerate(clusters):
             for copy in range(copies):
                 if copy and not number:
@@ -458,13 +472,14 @@ class GluonKernelWriter(SpecializedWriter):
                     self.variables.copy = copy
                     self.line(f"{self.name(loop.op.index)} = {index} + 1")
                 self.variables.copy = copy
+                self.variables.late = late if cluster.stage else {}
                 if number:
                     self._await_values(value for op in cluster.ops for value in self._read_by(op))
                 self.ops(cluster.ops)
                 self._await_chained()
                 if number == len(clusters) - 1:
                     self._end_of_turn(loop, stages, carried, copy == copies - 1)
-        self.variables.copy = 0
+        self.variables.copy, self.variables.late = 0, {}
 
     def _end_of_turn(self, loop: Loop, stages: set[int], carried: int, is_last: bool) -> None:
         if is_last:
@@ -527,7 +542,11 @@ class GluonKernelWriter(SpecializedWriter):
         load = block(value)
         assert isinstance(load, triton.LoadBlockOp)
         if load in self.plan.kept:
-            return self.operand(value, self._tile_at(load, "0"))
+            place = self._tile_at(load, "0")
+            if place == "0" and self.loop.is_skewed:
+                place = "_zero()"
+                self.helpers = tuple(dict.fromkeys((*self.helpers, api.ZERO)))
+            return self.operand(value, place)
         ring = self.plan.rings[load.ring]
         readers = ring.readers[self.loop]
         stage = self.loop.stage[self.product]
@@ -536,6 +555,13 @@ class GluonKernelWriter(SpecializedWriter):
             self.now.awaited.add(load.ring)
             self.line(f"mbarrier.wait({self.full[load.ring]}.index({place}), {phase})")
         return self.operand(value, self._tile_at(load, place))
+
+    def _read_row(self, op: triton.LoadBlockOp) -> None:
+        """Read what is no operand of a product from its place in shared memory."""
+        self.origin(op)
+        place, _ = self.counters[tuple(self.plan.rings[op.ring].readers), self.loop.stage[op]]
+        row = self.matrix(self.tile_buffer(op), self._tile_at(op, place), op)
+        self.line(f"{self.name(op.out)} = {row}.load({self.layouts.of(op.out.shape)})")
 
     def tile_buffer(self, op: triton.LoadBlockOp) -> str:
         return self.tiles[self.plan.owner[op]]
@@ -559,6 +585,9 @@ class GluonKernelWriter(SpecializedWriter):
             for other in before:
                 other.values, other.names[0] = set(), each.names[0]
         self.flying.append(each)
+        if held:  # the registers that older ones read are free then; this one keeps the tensor cores busy
+            older = [number for number, other in enumerate(self.flying[:-1], 1) if len(other.names) > 1]
+            self._await(max(older, default=0))
 
     def _left(self, op: tensor.DotOp) -> tuple[str, list[str]]:
         """The left operand, and the registers that it is in."""
@@ -567,8 +596,8 @@ class GluonKernelWriter(SpecializedWriter):
             return self.name(op.a), [self.name(op.a)]
         if load is not None:
             return self._tile(op.a), []
-        if op.a in self.buffers:
-            return self.buffers[op.a], []
+        if buffer := self._buffer(op):
+            return f"{buffer}.permute({op.a.op.permutation})" if isinstance(op.a.op, tensor.TransposeOp) else buffer, []
         operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]
         if op not in self.handed_on:
             self.line(f"{operand} = gl.convert_layout({self.expressions.text(op.a)}, {layout})")
@@ -618,7 +647,7 @@ class GluonKernelWriter(SpecializedWriter):
         for ring, place, turn in freed:
             condition = "" if turn else self.has_before
             self.line(f"mbarrier.arrive({self.empty[ring]}.index({place}), count=1{condition})")
-        overwritten = any(each.op.a in self.buffers for each in finished) or bool(self.in_item)
+        overwritten = any(self._buffer(each.op) for each in finished) or bool(self.in_item)
         if overwritten and not freed:  # to arrive makes warps wait for one another, before one stores what others read
             self.helpers = tuple(dict.fromkeys((*self.helpers, api.BARRIER)))
             self.line("_barrier()")

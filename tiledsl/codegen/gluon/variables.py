@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tiledsl.analysis.gluon.schedule import Schedule, block, ending_in
+from tiledsl.analysis.gluon.schedule import Schedule, block, ending_in, in_order
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.ir.core import Region, Value
@@ -22,8 +22,9 @@ class LoopVariables(Variables):
     def __init__(self, body: Region, names: PythonNames, plan: Schedule) -> None:
         self._plan = plan
         self.copy = 0
+        self.late: dict[Value, str] = {}  # names of indices in what waits for the next turn
         self._second: dict[int, str] = {}
-        self._operands = {product.a.op for product in plan.products if block(product.a) is None}
+        self._operands = {in_order(product.a).op for product in plan.products if block(product.a) is None}
         self._held = [value for loop in plan.loops for value in loop.held]
         self._accumulators = {product.accumulator for product in plan.products}
         self._alone = {value for value in self._held if value not in self._accumulators}
@@ -42,6 +43,8 @@ class LoopVariables(Variables):
         self._own = {id(self.members(value)) for value in own}
 
     def name(self, value: Value) -> str:
+        if value in self.late:
+            return self.late[value]
         name = super().name(value)
         group = id(self.members(value))
         if not self.copy or group not in self._own:

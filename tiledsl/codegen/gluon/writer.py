@@ -249,7 +249,10 @@ class SpecializedWriter(KernelWriter, ABC):
         self.line(f"{self.matrix(buffer, self.consumer, op)}.store({self.expressions.text(op.value)})")
         self.line("fence_async_shared()")
         name = self.descriptor(op)
-        self.line(f"_store_box({name}, [{offsets}], {buffer}.index({self.consumer}))")
+        send = "_add_box" if op.add else "_store_box"
+        if op.add:
+            self.helpers = tuple(dict.fromkeys((*self.helpers, api.ADD_BOX)))
+        self.line(f"{send}({name}, [{offsets}], {buffer}.index({self.consumer}))")
 
     def allocate_results(self) -> None:
         """Shared memory for the boxes that consumers store."""

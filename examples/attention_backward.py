@@ -8,6 +8,10 @@ Three kernels: D; then dK and dV, where a block owns block_N keys of one K/V hea
 query heads that share it; then dQ, where a block owns block_M queries and walks over the keys. No block writes what
 another one does, so there are no atomics, and the results are the same on every run. In the first walk the scores are
 computed transposed, S^T = K Q^T, so that P^T and dS^T come out of registers as the left operands they are.
+
+Faster on Hopper: `gradients_at_once` also adds dS K to a float32 dQ during the first walk, five products for each pair
+of tiles instead of seven. The order of these additions, and with it the last bits of dQ, changes from run to run.
+`begin` and `finish` clear and convert that dQ.
 """
 
 from __future__ import annotations
@@ -218,6 +222,146 @@ def query_gradient(
             T.copy(dq, dQ[b, head, bx * block_M, 0])
 
     return attention_query_gradient
+
+
+@tiledsl.jit(out_idx=[2, 3])
+def begin(rows, dim, dtype="float16", block_M=32, threads=128):
+    """D[row] = sum over columns of O * dO, and a dQ of zeros."""
+
+    @T.prim_func
+    def attention_begin_gradients(
+        O: T.Tensor((rows, dim), dtype),
+        dO: T.Tensor((rows, dim), dtype),
+        D: T.Tensor((rows,), "float32"),
+        dQ: T.Tensor((rows, dim), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(rows, block_M), threads=threads) as bx:
+            o = T.alloc_fragment((block_M, dim), "float32")
+            do = T.alloc_fragment((block_M, dim), "float32")
+            d = T.alloc_fragment((block_M,), "float32")
+            T.copy(O[bx * block_M, 0], o)
+            T.copy(dO[bx * block_M, 0], do)
+            for i, j in T.Parallel(block_M, dim):
+                o[i, j] *= do[i, j]
+            T.reduce_sum(o, d, dim=1)
+            T.copy(d, D[bx * block_M])
+            T.clear(o)
+            T.copy(o, dQ[bx * block_M, 0])
+
+    return attention_begin_gradients
+
+
+@tiledsl.jit(out_idx=[1])
+def finish(rows, dim, dtype="float16", block_M=32, threads=128):
+    """dQ / sqrt(dim), in dtype."""
+
+    @T.prim_func
+    def attention_finish_gradients(dQ: T.Tensor((rows, dim), "float32"), out: T.Tensor((rows, dim), dtype)):
+        with T.Kernel(T.ceildiv(rows, block_M), threads=threads) as bx:
+            dq = T.alloc_fragment((block_M, dim), "float32")
+            T.copy(dQ[bx * block_M, 0], dq)
+            for i, j in T.Parallel(block_M, dim):
+                dq[i, j] *= 1 / math.sqrt(dim)
+            T.copy(dq, out[bx * block_M, 0])
+
+    return attention_finish_gradients
+
+
+@tiledsl.jit(out_idx=[7, 8])
+def gradients_at_once(
+    batch,
+    heads,
+    kv_heads,
+    queries,
+    keys,
+    dim,
+    causal=False,
+    dtype="float16",
+    block_M=64,
+    block_N=128,
+    threads=256,
+    num_stages=2,
+):
+    group = heads // kv_heads
+    scale = math.log2(math.e) / math.sqrt(dim)
+    past = keys - queries
+
+    @T.prim_func
+    def attention_gradients(
+        Q: T.Tensor((batch, heads, queries, dim), dtype),
+        K: T.Tensor((batch, kv_heads, keys, dim), dtype),
+        V: T.Tensor((batch, kv_heads, keys, dim), dtype),
+        dO: T.Tensor((batch, heads, queries, dim), dtype),
+        LSE: T.Tensor((batch, heads, queries), "float32"),
+        D: T.Tensor((batch, heads, queries), "float32"),
+        dQ: T.Tensor((batch, heads, queries, dim), "float32"),  # added to
+        dK: T.Tensor((batch, kv_heads, keys, dim), dtype),
+        dV: T.Tensor((batch, kv_heads, keys, dim), dtype),
+    ):
+        with T.Kernel(T.ceildiv(keys, block_N), kv_heads, batch, threads=threads) as (bx, kv_head, b):
+            k = T.alloc_shared((block_N, dim), dtype)
+            v = T.alloc_shared((block_N, dim), dtype)
+            q = T.alloc_shared((block_M, dim), dtype)
+            do = T.alloc_shared((block_M, dim), dtype)
+            lse = T.alloc_fragment((block_M,), "float32")
+            d = T.alloc_fragment((block_M,), "float32")
+            p = T.alloc_fragment((block_N, block_M), "float32")  # transposed: a row for each key
+            ds = T.alloc_fragment((block_N, block_M), "float32")
+            p_half = T.alloc_fragment((block_N, block_M), dtype)
+            ds_half = T.alloc_shared((block_N, block_M), dtype)
+            dk = T.alloc_fragment((block_N, dim), "float32")
+            dv = T.alloc_fragment((block_N, dim), "float32")
+            dq = T.alloc_fragment((block_M, dim), "float32")
+
+            @T.macro
+            def visit(head, tile, masked):
+                T.copy(Q[b, head, tile * block_M, 0], q)
+                T.copy(LSE[b, head, tile * block_M], lse)
+                T.gemm(k, q, p, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(block_N, block_M):
+                    p[i, j] = T.exp2(p[i, j] * scale - lse[j])
+                if masked:
+                    for i, j in T.Parallel(block_N, block_M):
+                        query, key = tile * block_M + j, bx * block_N + i
+                        seen = key <= query + past if causal else key < keys
+                        p[i, j] = T.if_then_else(seen, p[i, j], 0)
+                T.copy(p, p_half)
+                T.copy(dO[b, head, tile * block_M, 0], do)
+                T.gemm(p_half, do, dv)
+                T.copy(D[b, head, tile * block_M], d)
+                T.gemm(v, do, ds, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(block_N, block_M):
+                    ds_half[i, j] = p_half[i, j] * (ds[i, j] - d[j])
+                T.gemm(ds_half, q, dk)
+                T.gemm(ds_half, k, dq, transpose_A=True, clear_accum=True)
+                for i, j in T.Parallel(block_M, dim):
+                    T.atomic_add(dQ[b, head, tile * block_M + i, j], dq[i, j])
+
+            T.copy(K[b, kv_head, bx * block_N, 0], k)
+            T.copy(V[b, kv_head, bx * block_N, 0], v)
+            T.clear(dk)
+            T.clear(dv)
+            # Queries past the end read zeros and add nothing; keys past the end give their queries nothing.
+            end = T.ceildiv(queries, block_M)
+            first, full = 0, 0
+            if causal:
+                first = T.min(end, T.max(0, bx * block_N - past) // block_M)
+                full = T.min(end, T.ceildiv(T.max(0, bx * block_N + block_N - 1 - past), block_M))
+            for member in T.serial(group):
+                head = kv_head * group + member
+                if causal:
+                    for tile in T.Pipelined(first, full, num_stages=num_stages):
+                        visit(head, tile, True)
+                # Without a mask, blocks begin their walks apart, so that they add to different rows of dQ.
+                apart = 0 if causal else bx * (block_N // block_M)
+                for turn in T.Pipelined(full, end, num_stages=num_stages):
+                    visit(head, turn if causal else (turn + apart) % end, not causal and keys % block_N != 0)
+            for i, j in T.Parallel(block_N, dim):
+                dk[i, j] *= 1 / math.sqrt(dim)
+            T.copy(dk, dK[b, kv_head, bx * block_N, 0])
+            T.copy(dv, dV[b, kv_head, bx * block_N, 0])
+
+    return attention_gradients
 
 
 class Attention(torch.autograd.Function):

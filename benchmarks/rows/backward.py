@@ -12,49 +12,43 @@ from benchmarks.peers.library import fused_attention_backward
 from benchmarks.programs import example
 from benchmarks.row import Call, Candidate, Context, Ready, Row, Tensors
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
-from benchmarks.rows.spaces import TMA, walk
+from benchmarks.rows.spaces import TRITON, TRITON_TMA, walk
 
-KEY_VALUE_SPACE = [
-    walk(64, 128, 2, 8), walk(64, 128, 2, 8, TMA), walk(32, 128, 2, 4), walk(64, 64, 2, 4), walk(64, 128, 3, 8, TMA),
-    walk(32, 64, 3, 4), walk(128, 128, 2, 8),
+SPACE = [
+    walk(64, 128, 2, 8), walk(128, 128, 2, 8), walk(64, 128, 2, 8, TRITON), walk(64, 128, 2, 8, TRITON_TMA),
+    walk(64, 64, 2, 4), walk(32, 128, 2, 4),
 ]  # fmt: skip
-QUERY_SPACE = [
-    walk(128, 64, 2, 8), walk(128, 64, 2, 8, TMA), walk(128, 32, 2, 4), walk(64, 64, 2, 4), walk(128, 64, 3, 8, TMA),
-    walk(64, 32, 3, 4), walk(128, 128, 2, 8),
-]  # fmt: skip
+ROWS = [{"block_M": rows, "threads": 128} for rows in (16, 32, 64)]
 
 
 def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
-    """The three kernels of examples/attention_backward.py, the two large ones tuned."""
+    """What examples/attention_backward.py has that is fastest: all gradients at once, and what comes before and after."""
     module = example("attention_backward")
-    rows = sizes["batch"] * sizes["heads"] * sizes["queries"]
+    rows, dim = sizes["batch"] * sizes["heads"] * sizes["queries"], sizes["dim"]
+    root = dim**-0.5
 
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
         q, k, v, out, dout, lse = inputs
-        d = (out.float() * dout.float()).sum(-1)
-        tensors = (q, k, v, dout, lse, d)
-        arguments = {**sizes, "causal": causal}
-        products = tune(
-            context, module.row_products, {"rows": rows, "dim": sizes["dim"]}, [{"block_M": 64, "threads": 128}],
-            (out.view(rows, -1), dout.view(rows, -1)), lambda o, do: (o.float() * do.float()).sum(-1),
+        d, dq = (out.float() * dout.float()).sum(-1), torch.zeros_like(q, dtype=torch.float32)
+        flat = {"rows": rows, "dim": dim}
+        begin = tune(
+            context, module.begin, flat, ROWS, (out.view(rows, -1), dout.view(rows, -1)),
+            lambda o, do: ((o.float() * do.float()).sum(-1), torch.zeros_like(o, dtype=torch.float32)),
         )  # fmt: skip
-
-        def gradients(q: Any, k: Any, v: Any, dout: Any, lse: Any, d: Any) -> Any:
-            return backward(q, k, v, out, dout, lse, causal)
-
-        key_value = tune(
-            context, module.key_value_gradients, arguments, KEY_VALUE_SPACE, tensors, lambda *x: gradients(*x)[1:]
-        )
-        query = tune(context, module.query_gradient, arguments, QUERY_SPACE, tensors, lambda *x: gradients(*x)[0])
+        finish = tune(context, module.finish, flat, ROWS, (dq.view(rows, -1),), lambda x: x * root)
+        found = tune(
+            context, module.gradients_at_once, {**sizes, "causal": causal}, SPACE, (q, k, v, dout, lse, d, dq),
+            lambda q, k, v, dout, lse, d, dq: backward(q, k, v, out, dout, lse, causal)[1:],
+        )  # fmt: skip
 
         def bind(given: Tensors, outputs: Tensors) -> Call:
             q, k, v, out, dout, lse = given
-            d = torch.empty_like(lse)
-            flat = [each.view(rows, -1) for each in (out, dout)]
+            d, dq = torch.empty_like(lse), torch.empty_like(q, dtype=torch.float32)
+            flat = [each.view(rows, -1) for each in (out, dout, dq, outputs[0])]
             calls = (
-                kernel_call(products.kernel, flat, [d.view(-1)]),
-                kernel_call(key_value.kernel, (q, k, v, dout, lse, d), outputs[1:]),
-                kernel_call(query.kernel, (q, k, v, dout, lse, d), outputs[:1]),
+                kernel_call(begin.kernel, flat[:2], [d.view(-1), flat[2]]),
+                kernel_call(found.kernel, (q, k, v, dout, lse, d, dq), outputs[1:]),
+                kernel_call(finish.kernel, flat[2:3], flat[3:]),
             )
 
             def call() -> None:
@@ -63,12 +57,7 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
 
             return call
 
-        both = {"dK, dV": key_value, "dQ": query}
-        spent = [each.seconds for each in both.values() if each.seconds is not None]
-        rivals = [{"kernel": name, **each} for name, found in both.items() for each in found.rivals]
-        return Ready(
-            bind, {name: found.config for name, found in both.items()}, sum(spent) if len(spent) == 2 else None, rivals
-        )
+        return Ready(bind, found.config, found.seconds, found.rivals)
 
     return Candidate("tiledsl", "tiledsl", prepare)
 

@@ -20,12 +20,13 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
     and the first index changes fastest, after those that what a loop loads does not depend on. Otherwise each program
     has one block. If loops get longer as an index grows, that index changes fastest, and blocks are distributed so that
-    programs end together (gluon.longest_first); without persistent programs, the longest blocks come first.
+    programs end together (gluon.longest_first); without persistent programs, the longest blocks come first. If loops get
+    shorter, each program has one block: the longest come first by themselves.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
     several = [index for index, extent in zip(indices, launch.grid, strict=True) if constant_of(extent) != 1]
     growing = next((index for index in several if _loops_grow_with(index, launch)), None)
-    if not persistent:
+    if not persistent or any(_loops_grow_with(index, launch, -1) for index in several):
         for axis, (index, extent) in enumerate(zip(indices, launch.grid, strict=True)):
             place: Value = inside.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result
             if index is growing:
@@ -68,17 +69,19 @@ def _product(at: Builder, factors: Sequence[Value]) -> Value:
     return made
 
 
-def _loops_grow_with(index: Value, launch: triton.LaunchOp) -> bool:
-    """Whether the iterations of the body's loops never decrease as an index of the block grows, and increase
-    somewhere."""
+def _loops_grow_with(index: Value, launch: triton.LaunchOp, step: int = 1) -> bool:
+    """Whether the iterations of the body's loops never decrease as an index of the block grows, or with a step of -1 as
+    it becomes less, and increase somewhere."""
     loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
-    known: dict[Value, int | None] = {index: 1}
+    known: dict[Value, int | None] = {index: step}
     lower = [_direction(loop.lower, known) for loop in loops]
     upper = [_direction(loop.upper, known) for loop in loops]
     chained = all(following.lower is before.upper for before, following in pairwise(loops))
     if chained:  # what one loop has more, the next has less
         lower, upper = lower[:1], upper[-1:]
-    return None not in (*lower, *upper) and all(each in (0, -1) for each in lower) and 1 in upper and -1 not in upper
+    if None in (*lower, *upper) or 1 in lower or -1 in upper:
+        return False
+    return 1 in upper or step < 0 and -1 in lower
 
 
 def _direction(value: Value, directions: dict[Value, int | None]) -> int | None:

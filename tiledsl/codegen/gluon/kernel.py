@@ -537,6 +537,16 @@ class GluonKernelWriter(SpecializedWriter):
             values |= {arg for arg, value in zip(loop.op.iter_args, loop.op.yielded) if value is op.out}
         return _Flying(op, values, [self.name(op.out)], read, freed, self.now, self.variables.copy)
 
+    def _meet(self) -> None:
+        """Have the warps wait for one another, before one stores what others' products read."""
+        self.helpers = tuple(dict.fromkeys((*self.helpers, api.BARRIER)))
+        self.line("_barrier()")
+
+    def send_box(self, op: triton.StoreBlockOp) -> None:
+        if op in self.in_item:
+            self._meet()
+        super().send_box(op)
+
     def _tile(self, value: Value) -> str:
         """A tile as an operand, once it is there."""
         load = block(value)
@@ -647,10 +657,8 @@ class GluonKernelWriter(SpecializedWriter):
         for ring, place, turn in freed:
             condition = "" if turn else self.has_before
             self.line(f"mbarrier.arrive({self.empty[ring]}.index({place}), count=1{condition})")
-        overwritten = any(self._buffer(each.op) for each in finished) or bool(self.in_item)
-        if overwritten and not freed:  # to arrive makes warps wait for one another, before one stores what others read
-            self.helpers = tuple(dict.fromkeys((*self.helpers, api.BARRIER)))
-            self.line("_barrier()")
+        if any(self._buffer(each.op) for each in finished) and not freed:  # to arrive does the same
+            self._meet()
         done = {ring for each in finished if each.turn is self.now for ring in each.read}
         stage = {self.loop.stage[each.op] for each in finished}
         for counter in [each for each in self.now.left if each[1] in stage]:

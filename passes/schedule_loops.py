@@ -247,8 +247,8 @@ def _name_results(body: Region) -> None:
 
 
 def _name_rings(launch: triton.LaunchOp) -> None:
-    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike. A row
-    that no product reads shares that of a tile which is read longer."""
+    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike. A
+    row that no product reads shares that of a tile which is read longer."""
     group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)]
     loads = of_kinds(launch.body.walk(), triton.LoadBlockOp)
     by_group = dependents(group, needed_for(value for load in loads for value in load.starts))
@@ -268,7 +268,9 @@ def _name_rings(launch: triton.LaunchOp) -> None:
                 rings.setdefault((readers[0], readers[-1]), []).append(load)
             else:
                 rows.append(load)
-        order = {op: n for n, op in enumerate(op for each in sorted(turn, key=lambda each: each.slot) for op in each.ops)}
+        order = {
+            op: n for n, op in enumerate(op for each in sorted(turn, key=lambda each: each.slot) for op in each.ops)
+        }
         for load in rows:
             last = max(order[user] for user in load.out.uses)
             rings[next(key for key in rings if order[key[1]] > last)].append(load)

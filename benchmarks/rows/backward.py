@@ -22,7 +22,7 @@ ROWS = [{"block_M": rows, "threads": 128} for rows in (16, 32, 64)]
 
 
 def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
-    """What examples/attention_backward.py has that is fastest: all gradients at once, and what comes before and after."""
+    """The three kernels of examples/attention_backward.py that compute all gradients at once, tuned."""
     module = example("attention_backward")
     rows, dim = sizes["batch"] * sizes["heads"] * sizes["queries"], sizes["dim"]
     root = dim**-0.5

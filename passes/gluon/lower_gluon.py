@@ -20,8 +20,8 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
     and the first index changes fastest, after those that what a loop loads does not depend on. Otherwise each program
     has one block. If loops get longer as an index grows, that index changes fastest, and blocks are distributed so that
-    programs end together (gluon.longest_first); without persistent programs, the longest blocks come first. If loops get
-    shorter, each program has one block: the longest come first by themselves.
+    programs end together (gluon.longest_first); without persistent programs, the longest blocks come first. If loops
+    get shorter, each program has one block: the longest come first by themselves.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
     several = [index for index, extent in zip(indices, launch.grid, strict=True) if constant_of(extent) != 1]

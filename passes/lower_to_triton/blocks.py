@@ -69,8 +69,7 @@ def _lower_for_gluon(
         at.insert(new).out.name = op.out.name
         op.out.replace_with(new.out)
     else:
-        stored = {"axes": op.axes, "ring": op.ring, "add": op.add}
-        at.insert(triton.StoreBlockOp(op.value, descriptors[key], op.starts, **stored))
+        at.insert(triton.StoreBlockOp(op.value, descriptors[key], op.starts, axes=op.axes, ring=op.ring, add=op.add))
     op.erase()
 
 

@@ -1,4 +1,4 @@
-"""Loops that add products to memory, in Gluon: gradients of attention at once, their text, results on the CPU, ptxas."""
+"""Loops that add products to memory, in Gluon: attention's gradients at once, their text, results, what ptxas says."""
 
 from __future__ import annotations
 

@@ -143,7 +143,9 @@ def drawback(found: TileLoops, groups: int, plan: Plan, shared_bytes: int) -> st
     several = max(len(loop.products) for loop in found.loops)
     if not groups and all(loop.adds for loop in found.loops):
         rows = max(product.out.shape[0] for product in found.products)
-        return "" if rows == MEASURED_ROWS else f"of products that are added to memory, {rows} rows have not been measured"
+        return (
+            "" if rows == MEASURED_ROWS else f"of products that are added to memory, {rows} rows have not been measured"
+        )
     if not groups:
         blocks = f"of blocks of {plan.least} bytes several run on a multiprocessor"
         return blocks if 2 * plan.least <= shared_bytes else ""

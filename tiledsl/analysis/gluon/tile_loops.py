@@ -104,8 +104,8 @@ class TileLoop:
 
     @property
     def of_tiles(self) -> tuple[tensor.DotOp, ...]:
-        """The products that start from zero and need nothing that a turn computes: they keep the tensor cores busy while
-        the others' operands are computed."""
+        """The products that start from zero and need nothing that a turn computes: they keep the tensor cores busy
+        while the others' operands are computed."""
         after = dependent_on([product.out for product in self.products], self.op.body)
         from_zero = (each for each in self.products if constant_of(each.accumulator) == 0)
         return tuple(each for each in from_zero if block(each.a) is not None and each not in after)
@@ -197,8 +197,9 @@ def is_addition(op: Operation) -> bool:
     """Whether an operation only adds to memory, in any order."""
     if isinstance(op, (tile.StoreBlockOp, triton.StoreBlockOp)):
         return bool(op.add)
-    is_atomic = isinstance(op, (tile.AtomicOp, triton.AtomicOp))
-    return is_atomic and (op.kind, op.semantics) == ("add", "relaxed") and not op.is_used  # type: ignore[union-attr]
+    if not isinstance(op, (tile.AtomicOp, triton.AtomicOp)):
+        return False
+    return (op.kind, op.semantics) == ("add", "relaxed") and not op.is_used
 
 
 def consumers(found: TileLoops) -> int:

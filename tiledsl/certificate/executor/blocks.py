@@ -47,7 +47,11 @@ def block_places(
 
 
 def store_block(
-    array: np.ndarray, indices: Sequence[Any], inside: Any, value: np.ndarray, add: Callable[[Any, Any], Any] | None = None
+    array: np.ndarray,
+    indices: Sequence[Any],
+    inside: Any,
+    value: np.ndarray,
+    add: Callable[[Any, Any], Any] | None = None,
 ) -> None:
     """Store the elements of a block that are inside of the array, or what they are with those there by `add`."""
     inside = np.broadcast_to(inside, value.shape)
@@ -66,7 +70,9 @@ def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
         return array, *block_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
     descriptor = env[fields["descriptor"]]
     axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
-    if tuple(descriptor.block[axis] if axis >= 0 else 1 for axis in axes) != tile.shape or prod(descriptor.block) != prod(tile.shape):
+    if tuple(descriptor.block[axis] if axis >= 0 else 1 for axis in axes) != tile.shape or prod(
+        descriptor.block
+    ) != prod(tile.shape):
         raise ExecutorError(f"a block {descriptor.block} as {tile.type}")
     starts = [env[start] for start in fields["starts"]]
     where = [axes.index(dim) if dim in axes else -1 for dim in range(len(descriptor.block))]

@@ -160,7 +160,8 @@ def _rescaled(acc, factor):
 def shared_layout(box: Sequence[int], dtype: str) -> str:
     """The layout of a box in shared memory, as an expression."""
     width, bits = swizzle(box, dtype), ELEMENTS[dtype].bits
-    return f"gl.NVMMASharedLayout(swizzle_byte_width={width if width > 16 else 0}, element_bitwidth={bits}, rank={len(box)})"
+    width = width if width > 16 else 0
+    return f"gl.NVMMASharedLayout(swizzle_byte_width={width}, element_bitwidth={bits}, rank={len(box)})"
 
 
 def descriptor_type(box: Sequence[int], dtype: str) -> str:

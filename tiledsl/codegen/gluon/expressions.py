@@ -40,7 +40,7 @@ class GluonExpressions(Expressions):
         self._wanted = ""  # the layout of the operation whose operands are being written
 
     def value(self, value: Value) -> Expression:
-        if isinstance(value.op, tensor.IotaOp) and value.shape[0] == 1 and self._wanted and value.op in self.variables.inlined:
+        if isinstance(value.op, tensor.IotaOp) and value.shape[0] == 1 and self._wanted:  # written wherever it is used
             return self._columns(value.op, self._wanted)
         text = super().value(value)
         return self._as_wanted(text, value.shape) if len(value.shape) == 2 and 1 in value.shape else text

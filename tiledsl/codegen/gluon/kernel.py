@@ -310,9 +310,10 @@ class GluonKernelWriter(SpecializedWriter):
                 self._receive_kept()
         elif isinstance(op, tensor.DotOp):
             self._issue(op)
-        elif isinstance(op, triton.LoadBlockOp) and any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses):
-            self._read_row(op)
-        elif isinstance(op, (triton.LoadBlockOp, gluon.ClusterOp)):
+        elif isinstance(op, triton.LoadBlockOp):
+            if not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses):
+                self._read_row(op)
+        elif isinstance(op, gluon.ClusterOp):
             pass
         elif isinstance(op, tensor.TransposeOp):
             pass  # products see what is in shared memory
@@ -460,9 +461,12 @@ class GluonKernelWriter(SpecializedWriter):
         self.now = _Turn(left=self._counters(loop, stages))
         late: dict[Value, str] = {}
         if loop.index_late and 1 in stages:
-            late[loop.op.index] = self.late_names.setdefault(loop, self.names.claim(f"{self.name(loop.op.index)}_before"))
-            following = self.name(loop.op.index) if 0 in stages else self.expressions.value(loop.op.upper).at(ADD)
-            self.line(f"{late[loop.op.index]} = {following} - 1")
+            index = self.name(loop.op.index)
+            if loop not in self.late_names:
+                self.late_names[loop] = self.names.claim(f"{index}_before")
+            late[loop.op.index] = self.late_names[loop]
+            following = index if 0 in stages else self.expressions.value(loop.op.upper).at(ADD)
+            self.line(f"{self.late_names[loop]} = {following} - 1")
         for number, cluster in enumerate(clusters):
             for copy in range(copies):
                 if copy and not number:

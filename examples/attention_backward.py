@@ -365,28 +365,34 @@ def gradients_at_once(
 
 
 class Attention(torch.autograd.Function):
-    """`Attention.apply(q, k, v, causal, block_M, block_N)`, differentiable in q, k and v."""
+    """`Attention.apply(q, k, v, causal, block_M, block_N, at_once)`, differentiable in q, k and v."""
 
     @staticmethod
-    def forward(ctx, q, k, v, causal=False, block_M=128, block_N=128):
+    def forward(ctx, q, k, v, causal=False, block_M=128, block_N=128, at_once=False):
         shape = (*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
         out, lse = attention(*shape, causal, block_M=block_M, block_N=block_N)(q, k, v)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.setting = (shape, causal, block_M, block_N)
+        ctx.setting = (shape, causal, block_M, block_N, at_once)
         return out
 
     @staticmethod
     def backward(ctx, grad):
         q, k, v, out, lse = ctx.saved_tensors
-        (batch, heads, kv_heads, queries, keys, dim), causal, block_M, block_N = ctx.setting
+        (batch, heads, kv_heads, queries, keys, dim), causal, block_M, block_N, at_once = ctx.setting
         rows, grad = batch * heads * queries, grad.contiguous()
-        d = row_products(rows, dim)(out.view(rows, dim), grad.view(rows, dim)).view(batch, heads, queries)
+        flat = out.view(rows, dim), grad.view(rows, dim)
         # The tiles a block walks over are half as long as those it owns: two accumulators and two score tiles must fit.
         shape = (batch, heads, kv_heads, queries, keys, dim, causal)
         walk_M, walk_N = max(16, block_M // 2), max(16, block_N // 2)
+        if at_once:
+            d, dq = begin(rows, dim)(*flat)
+            d, sums = d.view(batch, heads, queries), dq.view(q.shape)
+            dk, dv = gradients_at_once(*shape, block_M=walk_M, block_N=block_N)(q, k, v, grad, lse, d, sums)
+            return finish(rows, dim)(dq).view(q.shape), dk, dv, None, None, None, None
+        d = row_products(rows, dim)(*flat).view(batch, heads, queries)
         dk, dv = key_value_gradients(*shape, block_M=walk_M, block_N=block_N)(q, k, v, grad, lse, d)
         dq = query_gradient(*shape, block_M=block_M, block_N=walk_N)(q, k, v, grad, lse, d)
-        return dq, dk, dv, None, None, None
+        return dq, dk, dv, None, None, None, None
 
 
 def gradients(function, inputs, grad):
@@ -395,12 +401,14 @@ def gradients(function, inputs, grad):
     return torch.autograd.grad(function(*inputs), inputs, grad)
 
 
-def main(*, batch=4, heads=32, kv_heads=32, queries=4096, keys=4096, dim=128, causal=0, block_M=128, block_N=128):
+def main(
+    *, batch=4, heads=32, kv_heads=32, queries=4096, keys=4096, dim=128, causal=0, block_M=128, block_N=128, at_once=0
+):
     inputs = random_inputs(batch, heads, kv_heads, queries, keys, dim)
     grad = torch.randn_like(inputs[0])
 
     def ours(q, k, v):
-        return Attention.apply(q, k, v, bool(causal), block_M, block_N)
+        return Attention.apply(q, k, v, bool(causal), block_M, block_N, bool(at_once))
 
     def eager(q, k, v):
         return reference(q, k, v, causal)
@@ -416,8 +424,8 @@ def main(*, batch=4, heads=32, kv_heads=32, queries=4096, keys=4096, dim=128, ca
         f"{queries} x {keys}, dim {dim}",
         lambda: gradients(ours, inputs, grad),
         lambda: gradients(eager, inputs, grad),
-        # Two products forward; seven backward, of which S and dP are computed by both kernels.
-        operations=(2 + 7) * 2 * batch * heads * seen_pairs(queries, keys, causal) * dim,
+        # Two products forward; five backward, seven where S and dP are computed by two kernels.
+        operations=(2 + (5 if at_once else 7)) * 2 * batch * heads * seen_pairs(queries, keys, causal) * dim,
     )
     return error
 

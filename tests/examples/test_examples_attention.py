@@ -51,6 +51,8 @@ BACKWARD: dict[str, dict[str, Any]] = {
     "causal, some rows see nothing": {"causal": 1, "queries": 56, "keys": 40},
     "full tiles, one head": {"queries": 32, "keys": 32, "heads": 1, "kv_heads": 1},
     "wide tiles": {"causal": 1, "queries": 41, "keys": 41, "block_M": 32, "block_N": 32},
+    "at once, ragged": {"at_once": 1},
+    "at once, causal": {"at_once": 1, "causal": 1},
 }
 CASES = [
     pytest.param(name, options, id=f"{name}: {case}")

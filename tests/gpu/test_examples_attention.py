@@ -23,6 +23,8 @@ REAL: list[tuple[str, dict[str, Any]]] = [
     ("attention_sink", {"window": 0, "queries": 1000, "keys": 3001}),
     ("attention_backward", {}),
     ("attention_backward", {"causal": 1}),
+    ("attention_backward", {"at_once": 1}),
+    ("attention_backward", {"at_once": 1, "causal": 1, "kv_heads": 8, "queries": 2000, "keys": 2057}),
     ("attention_backward", {"causal": 1, "kv_heads": 8, "queries": 2000, "keys": 2057}),
 ]
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tiledsl.analysis.gluon.schedule import Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
 from tiledsl.analysis.gluon.slices import only_for_loads
+from tiledsl.analysis.gluon.tile_loops import is_addition
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
@@ -39,6 +40,7 @@ def checked(launch: triton.LaunchOp) -> Schedule:
     schedule = Schedule(launch)
     _check_results(launch, schedule)
     for loop in schedule.loops:
+        _check_readers(loop, schedule)
         _check_order(loop, schedule)
         _check_in_flight(loop, schedule)
         _check_tokens(loop, schedule)
@@ -90,7 +92,8 @@ def _check_rings(launch: triton.LaunchOp) -> None:
         for op in region:
             if isinstance(op, triton.LoadBlockOp):
                 rings.setdefault(op.ring, []).append(op)
-                _check_readers(op)
+                if not op.out.uses:
+                    raise _broken("rings", op, "nothing reads the tile")
         for name, tiles in rings.items():
             kind: list[_Kind] = [(gluon.box(load), load.out.dtype) for load in tiles]
             is_inside, other = known.setdefault(name, (region is not launch.body, kind))
@@ -113,17 +116,26 @@ def _tiles(kind: list[_Kind]) -> str:
     return " and ".join(f"{'x'.join(map(str, box))} {dtype}" for box, dtype in kind)
 
 
-def _check_readers(load: triton.LoadBlockOp) -> None:
-    read = dict(load.out.uses)
-    for op in list(read):
-        if isinstance(op, tensor.TransposeOp):
-            del read[op]
-            read.update(op.out.uses)
-    other = next((op for op in read if not isinstance(op, tensor.DotOp)), None)
-    if other is not None:
-        raise _broken("rings", other, "it reads a tile that only products can read where it is")
-    if not read:
-        raise _broken("rings", load, "no product reads the tile, so that it is never released")
+def _check_readers(loop: Loop, schedule: Schedule) -> None:
+    """Products release a ring. What reads a tile otherwise does so once one has awaited it, and before the last one."""
+    at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
+    for load in [op for op in at if isinstance(op, triton.LoadBlockOp)]:
+        mine = [each for each in at if isinstance(each, triton.LoadBlockOp) and each.ring == load.ring]
+        products = sorted(at[op] for op in loop.products if {block(op.a), block(op.b)} & {*mine})
+        if not products:
+            raise _broken("rings", load, "no product reads a tile of the ring, so that it is never released")
+        turned = [user for user in load.out.uses if isinstance(user, tensor.TransposeOp)]
+        other = next((each for op in turned for each in op.out.uses if not isinstance(each, tensor.DotOp)), None)
+        if other is not None:
+            raise _broken("rings", other, "it reads a tile that only products can read transposed")
+        if is_read(load) and not products[0] < at[load] < products[-1]:
+            what = "what is no product reads the tile before a product has awaited its ring, or after the last one"
+            raise _broken("rings", load, what, "it between two products that read the ring")
+
+
+def is_read(load: triton.LoadBlockOp) -> bool:
+    """Whether a tile is read by other operations than products."""
+    return any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses)
 
 
 def _check_results(launch: triton.LaunchOp, schedule: Schedule) -> None:
@@ -142,7 +154,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
     at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
     yielded = dict(zip(loop.op.iter_args, loop.op.yielded, strict=True))
     handed_on: dict[Operation, Value] = {
-        each: each.a for each in loop.products if block(each.a) is None and not is_stored(each, schedule.warps)
+        each: each.a for each in loop.products if each.a in loop.held and not is_stored(each, schedule.warps)
     }
     produced = only_for_loads(loop.op.walk())  # by the producer, in the order of the text
     if loop.op.unroll == 2:
@@ -155,28 +167,24 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
                 made_stage, *made_place = at[made]
                 if made_stage > stage or (made_stage == stage and made_place >= place):
                     raise _broken("order", op, f"it reads {_name(value)}, which a later cluster of the turn computes")
-                if made_stage and handed_on.get(op) is value:
-                    raise _broken("order", op, f"its operand {_name(value)} is not there at the end of the turn before")
                 crosses = made_stage < stage and handed_on.get(op) is not value
                 if crosses and made_place < place and block(value) is None and constant_of(value) is None:
                     raise _broken(
                         "order", op, f"it reads {_name(value)} a turn late, when the next turn has computed its own",
                         f"a slot for it before that of {made.name}",
                     )  # fmt: skip
-            elif stage and value is loop.op.index:
-                raise _broken("order", op, "it reads the loop's index a turn late, when the next turn has its own")
             elif value in yielded and yielded[value] is not value:
                 source = yielded[value].op
                 made_stage, *made_place = at[source] if source is not None and source in at else (0, -1, -1)
                 is_there = made_stage > stage and isinstance(source, tensor.DotOp) and made_place < place
                 if made_stage != stage and not is_there:
                     raise _broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
-        if op.effects & Effect.WRITE:
+        if op.effects & Effect.WRITE and not is_addition(op):
             if stage:
                 raise _broken("order", op, "what it writes would be written a turn late", "stage = 0")
             late_effect = late_effect or op
     written = [op for op in loop.op.body if op in at and op.effects & (Effect.READ | Effect.WRITE)]
-    written = [op for op in written if not isinstance(op, triton.LoadBlockOp)]
+    written = [op for op in written if not isinstance(op, triton.LoadBlockOp) and not is_addition(op)]
     if late_effect is not None and sorted(written, key=lambda op: at[op][1:]) != written:
         raise _broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
 

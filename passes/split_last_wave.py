@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.softmax_loops import NotRecognised, check_rows
+from tiledsl.analysis.gluon.tile_loops import NotRecognised, check_rows
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value

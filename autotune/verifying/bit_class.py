@@ -71,11 +71,11 @@ def program_class(kernel: Kernel) -> BitClass:
     }
     parts: list[Any] = [str(target), options]
     by_rows = ""
-    streams = kernel.pass_configs.get("split-k.streams", 0)
+    streams = kernel.pass_configs.get("split-k.streams", 0) or kernel.pass_configs.get("split-last-wave.programs", 0)
     if int(kernel.pass_configs.get("split-k.splits", 1)) > 1 or streams:
         parts.append(_extents(root, all_of_them=bool(streams)))
     if streams:
-        by_rows = "stream-K splits sums where the number of blocks says"
+        by_rows = "sums are split where the number of blocks says"
         parts += [[constant_of(each) for each in op.grid] for op in root.walk() if isinstance(op, tile.KernelOp)]
     reader = _Reader(is_simulated=target.kind == "interpret")
     varies = ""
@@ -95,7 +95,7 @@ def values_of(kernel: Kernel) -> tile.FuncOp:
     root = kernel._build()
     passes = default_pipeline(kernel.pass_configs)
     names = [each.name for each in passes]
-    PassManager(passes[: names.index("select-emitter")], verify_each=False).run(Program(root, kernel.target))
+    PassManager(passes[: names.index("split-last-wave")], verify_each=False).run(Program(root, kernel.target))
     return root
 
 

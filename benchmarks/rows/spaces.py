@@ -9,6 +9,7 @@ AUTO: Mapping[str, Any] = {}  # the compiler's own choice
 TMA = {"select-access.mode": "tma", "map-grid.persistent": 0}
 PERSISTENT = {"select-access.mode": "tma", "map-grid.persistent": 1}
 GLUON = {"select-emitter.backend": "gluon"}
+LAST_WAVE = {**GLUON, "split-last-wave.programs": -1}
 GLUON_LAZY = {**GLUON, "select-emitter.rescale": "lazy"}
 GLUON_EACH = {**GLUON, "select-emitter.rescale": "each"}
 TRITON = {"select-emitter.backend": "triton"}

@@ -558,11 +558,11 @@ def test_parts_of_sums_count_with_their_extents() -> None:
     assert split[0].signature != split[1].signature != split[2].signature
     assert class_of(configs={"split-k.splits": 2}, block_K=64).signature != split[1].signature
     assert class_of(configs={"split-k.splits": 2}, block_M=64).signature == split[1].signature
-    streams = {"split-k.streams": 8}
-    own = class_of(configs=streams)
-    assert own.by_rows == "stream-K splits sums where the number of blocks says" and not split[1].by_rows
-    others = [class_of(configs=streams, **each) for each in ({"block_M": 64}, {"block_N": 64}, {"M": 128}, {"N": 128})]
-    assert own.signature not in {each.signature for each in others}
+    for shared in ({"split-k.streams": 8}, {"split-last-wave.programs": 8}):
+        own = class_of(configs=shared)
+        assert own.by_rows == "sums are split where the number of blocks says" and not split[1].by_rows
+        changes = ({"block_M": 64}, {"block_N": 64}, {"M": 128}, {"N": 128})
+        assert own.signature not in {class_of(configs=shared, **each).signature for each in changes}
 
 
 def test_of_amd_the_warps_count_where_something_adds_up() -> None:

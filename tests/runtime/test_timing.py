@@ -63,7 +63,9 @@ def test_neither_what_resets_nor_the_flush_is_timed() -> None:
     assert clock.quick(lambda: None) == 1e-4  # never nothing: counts of calls come from it
 
 
-@pytest.mark.parametrize(("milliseconds", "calls"), [(0.0, [1]), (4.0, [1, 1]), (12.0, [1, 2, 3]), (40.0, [1, 2, 4, 8, 5])])
+@pytest.mark.parametrize(
+    ("milliseconds", "calls"), [(0.0, [1]), (4.0, [1, 1]), (12.0, [1, 2, 3]), (40.0, [1, 2, 4, 8, 5])]
+)
 def test_warming_up_runs_at_least_once_and_counts_what_resets(milliseconds: float, calls: list[int]) -> None:
     """A call takes two milliseconds with what resets; between two events are more and more of them."""
     device = Device()

@@ -8,7 +8,7 @@ from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
 from tiledsl.analysis.gluon.plan import fits_registers
-from tiledsl.analysis.gluon.schedule import block, ending_in, is_only_added_to, is_stored
+from tiledsl.analysis.gluon.schedule import AT_ONCE, block, ending_in, is_only_added_to, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, tile_loops
 from tiledsl.analysis.ranges import Ranges
@@ -184,8 +184,10 @@ def _in_order(loop: TileLoop) -> None:
     place({op for op in left if op not in waiting})
     if len(ahead) > 1:
         _one_ahead(loop.op, ahead[0], [*placed, *left])
-    else:
-        _divide(loop.op, [(0, 0, placed), (0, 0, left)])
+        return
+    early = needed_for(value for op in loads for value in op.operands) | {*loads}
+    first = [op for op in placed if op in early and loop.op.unroll == AT_ONCE]
+    _divide(loop.op, [(0, 0, first), (0, 0, [op for op in placed if op not in first]), (0, 0, left)])
 
 
 def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -> None:

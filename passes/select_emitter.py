@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
-from tiledsl.analysis.gluon.schedule import hands_on
+from tiledsl.analysis.gluon.schedule import AT_ONCE, hands_on
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
     ITEM,
@@ -239,7 +239,7 @@ class SelectEmitter(Pass):
         if len(found.products) == 1:
             (loop,) = found.loops
             if self.overlap and products_in_flight(loop, groups) == 2:
-                loop.op.set_attribute("unroll", 2)
+                loop.op.set_attribute("unroll", AT_ONCE)
             else:
                 load_ahead(loop.op, loads_beside(loop))
         _divide_rows(kernel, found.products[0].out.shape[0], groups, found.undivided)

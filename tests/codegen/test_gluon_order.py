@@ -63,12 +63,12 @@ def test_no_turn_one_turn_and_more_than_the_ring_is_deep(name: str, depth: int) 
     assert torch.equal(result(run, seed=depth), made)
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 6])
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 6, 9])
 def test_two_products_in_flight(turns: int) -> None:
-    """A loop whose turns are known takes them in pairs; the last one may be alone."""
+    """A loop whose turns are known takes four at a time, and at last those that are left."""
     program = turn_programs.scaled(4, turns, 3, 128, turns)
     made = tiledsl.compile(program, target="cuda:90", pass_configs=GLUON)
-    assert ("for pair in" in made.source) == (turns > 1)
+    assert ("for four in" in made.source) == (turns >= 4) and ("_other = warpgroup_mma(" in made.source) == (turns > 1)
     *given, out = turn_programs.inputs(turn_programs.scaled, [turns] * 4, turns)
     run = made.source, made.name, given, out
     assert torch.equal(result(run), turn_programs.want(turn_programs.scaled, *given))

@@ -84,19 +84,28 @@ def test_one_product_stays_in_flight() -> None:
                            "empty.index(stage_before), count=1)", "C_buffer.index(consumer).store("])  # fmt: skip
 
 
-def test_the_first_of_two_products_from_zero_is_used_while_the_second_is_computed() -> None:
+def steps_of(text: str) -> str:
+    """What happens to two products: each is issued (i), awaited while so many are issued (w0, w1) and its place freed
+    (f), and used (u); o behind says that it is the other one."""
+    found = re.findall(
+        r"(product(?:_other)?) = warpgroup_mma(_wait\(\d)?|total = total \+ (product\w*)|(empty\.index)", text
+    )
+    return " ".join(
+        "f" if freed else ("u" if used else f"w{awaited[-1]}" if awaited else "i") + "o" * (used or name).endswith("r")
+        for name, awaited, used, freed in found
+    )
+
+
+def test_one_of_two_products_from_zero_is_used_while_the_other_is_computed() -> None:
+    """Fifteen steps by fours: three turns, and three steps."""
     consumer = part_of(scaled(K=1920).source, "consumer")
-    loop = consumer[consumer.index("for pair in range(7):") : consumer.index("kb = 15 - 1")]
-    assert in_order(loop, ["product = warpgroup_mma(", "product_other = warpgroup_mma(", "w_scale_element_other = ",
-                           "product = warpgroup_mma_wait(1", "empty.index(stage_before)",
-                           "total = total + product * scales[:, None]",
-                           "product_other = warpgroup_mma_wait(0", "empty.index(stage)",
-                           "scales = x_scale_tile_other * w_scale_element_other",
-                           "total = total + product_other * scales[:, None]"])  # fmt: skip
-    assert loop.count("total = _pinned(total)") == 2 and loop.count("use_acc=False") == 2
-    assert loop.count("gl.load(") == 4 and "mask=" not in consumer
-    rest = consumer[consumer.index("kb = 15 - 1") :]
-    assert in_order(rest, ["product = warpgroup_mma(", "product = warpgroup_mma_wait(0", "total = total + product"])
+    loop, rest = consumer[consumer.index("for four in range(3):") :].split("kb = 15 - 3")
+    assert steps_of(loop) == "i io w1 f u i w1o f uo io w1 f u w0o f uo"
+    assert steps_of(rest) == "i io w1 f u i w1o f uo w0 f u"
+    assert loop.count("total = _pinned(total)") == loop.count("use_acc=False") == 4
+    assert loop.count("product, use_acc=False") == loop.count("product_other, use_acc=False") == 1
+    assert loop.count("gl.load(") == 8 and "mask=" not in consumer
+    assert loop.count("stage_before = stage") == loop.count("empty.index(stage_before)") == 3
     assert "mask=" in part_of(scaled(M=1000).source, "consumer")
 
 

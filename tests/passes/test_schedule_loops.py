@@ -168,7 +168,7 @@ USE = f"""%factor = arith.cast %scale : float32
       %next = arith.add %acc, %scaled : {SCORES}"""
 
 
-@pytest.mark.parametrize("options", ["", "{unroll = 2} "])
+@pytest.mark.parametrize("options", ["", "{unroll = 4} "])
 def test_products_from_zero(options: str) -> None:
     """What is loaded is there before the product is; what needs that, or the product, is computed behind it."""
     text = product("%zero", "", USE, "%next")

@@ -57,7 +57,7 @@ def test_products_go_to_gluon_where_asked_for(options: dict[str, Any]) -> None:
 
 
 def test_two_products_from_zero_where_registers_allow() -> None:
-    assert schedule_of(scaled()) == (2, 4, 1)
+    assert schedule_of(scaled()) == (4, 4, 1)
     # One product at a time hands on the scales that it has loaded for the next.
     assert schedule_of(scaled(block_M=192))[::2] == (0, 3)
     assert schedule_of(scaled({**GLUON, "select-emitter.overlap": False})) == (0, 4, 3)
@@ -305,7 +305,7 @@ MASK = '%mask = arith.cmp %rows, %n {predicate = "lt"} : tensor<128x1xbool>\n'
         ([("%zero =", "%dead = arith.constant {value = 0.0} : tensor<4x8xfloat32> %zero =")], {},
          "%a = tile.load_block"),
         ([("%b, %acc", "%b, %zero"), ("scf.yield [%d]", f"%e = arith.add %acc, %d : {SUM} scf.yield [%e]")], {},
-         "{num_stages = 3, unroll = 2}"),
+         "{num_stages = 3, unroll = 4}"),
         ([("%b, %acc", "%b, %zero"), ("scf.yield [%d]", f"%e = arith.add %acc, %d : {SUM} scf.yield [%e]")],
          {"overlap": False}, "{num_stages = 3}"),
     ],

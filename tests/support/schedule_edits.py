@@ -62,7 +62,7 @@ def _changes(line: str, ir: str) -> Iterator[str]:
         for other in {1, 2, 3, 4, 0} - {int(depth[1])}:
             yield f"{line[: depth.start(1)]}{other}{line[depth.end(1) :]}"
         if "unroll" not in line:
-            yield line.replace("num_stages", "unroll = 2, num_stages")
+            yield line.replace("num_stages", "unroll = 4, num_stages")
     ring = re.search(r'ring = "(\w+)"', line)
     if ring:
         for other in sorted({*re.findall(r'ring = "(\w+)"', ir), "other"} - {ring[1]}):

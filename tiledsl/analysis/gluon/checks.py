@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from tiledsl.analysis.gluon.schedule import Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
+from tiledsl.analysis.gluon.schedule import AT_ONCE, Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
 from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.analysis.gluon.tile_loops import is_addition
 from tiledsl.analysis.ranges import Ranges
@@ -157,8 +157,8 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
         each: each.a for each in loop.products if each.a in loop.held and not is_stored(each, schedule.warps)
     }
     produced = only_for_loads(loop.op.walk())  # by the producer, in the order of the text
-    if loop.op.unroll == 2:
-        _check_pairs(loop)
+    if loop.op.unroll == AT_ONCE:
+        _check_several(loop)
     late_effect = None
     for op, (stage, *place) in at.items():
         for value in () if op in produced or isinstance(op, triton.LoadBlockOp) else _read_by(op):
@@ -189,15 +189,17 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
         raise _broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
 
 
-def _check_pairs(loop: Loop) -> None:
-    """Of turns that are taken in pairs, the products of both come first, and then what is done with them."""
+def _check_several(loop: Loop) -> None:
+    """Of turns that are taken several at a time, one cluster has the products, and what reads them comes in others."""
     if loop.is_skewed:
-        raise _broken("order", loop.op, "turns in pairs hold nothing back for the next", "unroll = 1, or one stage")
-    first, products = loop.clusters[0].ops, loop.products
-    wrong: Operation | None = next((op for op in products if op not in first), None)
+        what = "turns that are taken several at a time hold nothing back"
+        raise _broken("order", loop.op, what, "unroll = 1, or one stage")
+    products, at = loop.products, loop.first_products
+    first = [op for cluster in loop.clusters[: at + 1] for op in cluster.ops]
+    wrong: Operation | None = next((op for op in products if op not in loop.clusters[at].ops), None)
     wrong = wrong or next((op for op in first if any(value.op in products for value in _read_by(op))), None)
     if wrong is not None:
-        what = "of turns in pairs, the products are the first cluster, and what reads them is in others"
+        what = "of turns taken several at a time, products are one cluster, and what reads them is in later ones"
         raise _broken("order", wrong, what, "unroll = 1, or the clusters so")
 
 
@@ -218,8 +220,9 @@ def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
         )
     for product in products:
         assert isinstance(product, tensor.DotOp)
-        if loop.is_skewed or loop.op.unroll == 2:
-            raise _broken("in flight", product, "a loop of two stages, or of pairs of turns, awaits all its products")
+        if loop.is_skewed or loop.op.unroll == AT_ONCE:
+            what = "a loop of two stages, or of several turns at a time, awaits all its products"
+            raise _broken("in flight", product, what)
         if dict(product.out.uses) != {loop.op.body.terminator: 1}:
             raise _broken("in flight", product, f"{_name(product.out)} is read in the turn that issues it")
         if block(product.a) is None and not is_stored(product, schedule.warps):
@@ -230,7 +233,7 @@ def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
 
 def _check_tokens(loop: Loop, schedule: Schedule) -> None:
     """Each ring, against all that a turn waits for before it can release one of its tiles."""
-    depth, turns = loop.op.num_stages, 2 if loop.op.unroll == 2 else 1
+    depth, turns = loop.op.num_stages, 2 if loop.op.unroll == AT_ONCE else 1
     rings = [(name, ring, _turns_held(ring, loop)) for name, ring in schedule.rings.items() if loop in ring.readers]
     for number, (name, _, (_, last)) in enumerate(rings):
         for other_number, (other, _, (first, _)) in enumerate(rings):

@@ -18,6 +18,7 @@ from tiledsl.ir.core import Operation, Region, Value
 
 ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
 MOST_COLUMNS = 256  # of an instruction
+AT_ONCE = 4  # turns of products from zero: ptxas keeps none of these in flight from one turn of a text to the next
 LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
 LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 
@@ -52,6 +53,23 @@ class Loop:
     def products(self) -> list[tensor.DotOp]:
         """In the order in which they are issued."""
         return [op for cluster in self.clusters for op in cluster.ops if isinstance(op, tensor.DotOp)]
+
+    @property
+    def first_products(self) -> int:
+        """The number of the first cluster that issues products."""
+        return next(n for n, each in enumerate(self.clusters) if any(isinstance(op, tensor.DotOp) for op in each.ops))
+
+    def steps(self, clusters: int, turns: int) -> list[tuple[int, int]]:
+        """The order of so many clusters of so many turns that are taken at a time, as numbers of both: what comes before
+        the products of one turn, what uses those of the last but one, and its products."""
+        at = self.first_products
+
+        def when(step: tuple[int, int]) -> tuple[int, int]:
+            number, turn = step
+            return (turn, 0) if number < at else (turn, 2) if number == at else (turn + 2, 1)
+
+        order = [(number, turn) for number in range(clusters) for turn in range(turns)]
+        return sorted(order, key=when) if turns > 1 else order
 
     @property
     def held(self) -> list[Value]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import (
+    AT_ONCE,
     Loop,
     block,
     divided,
@@ -59,7 +60,7 @@ class _Flying:
 
     values: what has its sum, unless another product is added to that; names: of what a wait must mention: the sum, and
     the operand that it reads from registers; read: the rings that no later product of its stage reads; freed: those
-    that none does, and at which place; turn: that has issued it, None if it is the one before; copy: of two turns.
+    that none does, and at which place; turn: that has issued it, None if it is the one before; copy: of several turns.
     """
 
     op: tensor.DotOp
@@ -401,8 +402,8 @@ class GluonKernelWriter(SpecializedWriter):
         index, lower, upper = self.name(op.index), self.expressions.value(op.lower), self.expressions.text(op.upper)
         self.flying, self.has_before = list(old), f", pred={index} > {lower.at(ADD)}"
         steps = trip_count(op) or 0
-        if op.unroll == 2 and steps:
-            self._pairs(loop, steps)
+        if op.unroll == AT_ONCE and steps:
+            self._several_turns(loop, steps)
         elif loop.is_skewed:
             self.origin(op)
             with self.under(f"for {index} in range({self.starts[loop]}, {upper}):"):
@@ -439,19 +440,20 @@ class GluonKernelWriter(SpecializedWriter):
             self.before[stage] = self.names.claim(f"{stage}_before")
         return self.before[stage]
 
-    def _pairs(self, loop: Loop, steps: int) -> None:
-        """Turns two by two, cluster by cluster: products of the second one run while the first one's are used."""
-        op = loop.op
+    def _several_turns(self, loop: Loop, steps: int) -> None:
+        """Several turns at a time, of which two have products in flight: one's are used while the other's run."""
+        op, rest = loop.op, steps % AT_ONCE
         index, lower = self.name(op.index), self.expressions.value(op.lower)
-        pair = self.names.claim("pair")
         self.origin(op)
-        with self.under(f"for {pair} in range({steps // 2}):"):
-            first = f"2 * {pair}"
-            self.line(f"{index} = {first}" if lower.text == "0" else f"{index} = {lower.at(ADD)} + {first}")
-            self._turn(loop, {0}, copies=2)
-        if steps % 2:
-            self.line(f"{index} = {self.expressions.text(op.upper)} - 1")
-            self._turn(loop, {0})
+        if steps >= AT_ONCE:
+            four = self.names.claim("four")
+            with self.under(f"for {four} in range({steps // AT_ONCE}):"):
+                first = f"{AT_ONCE} * {four}"
+                self.line(f"{index} = {first}" if lower.text == "0" else f"{index} = {lower.at(ADD)} + {first}")
+                self._turn(loop, {0}, copies=AT_ONCE)
+        if rest:
+            self.line(f"{index} = {self.expressions.text(op.upper)} - {rest}")
+            self._turn(loop, {0}, copies=rest)
 
     def _turn(self, loop: Loop, stages: set[int], copies: int = 1) -> None:
         """The clusters of these stages, those of stage 1 for the turn before."""
@@ -467,23 +469,30 @@ class GluonKernelWriter(SpecializedWriter):
             late[loop.op.index] = self.late_names[loop]
             following = index if 0 in stages else self.expressions.value(loop.op.upper).at(ADD)
             self.line(f"{self.late_names[loop]} = {following} - 1")
-        for number, cluster in enumerate(clusters):
-            for copy in range(copies):
-                if copy and not number:
-                    self._step_on()
-                    self.now = _Turn(left=self._counters(loop, stages))
-                    index = self.name(loop.op.index)
-                    self.variables.copy = copy
-                    self.line(f"{self.name(loop.op.index)} = {index} + 1")
-                self.variables.copy = copy
-                self.variables.late = late if cluster.stage else {}
-                if number:
-                    self._await_values(value for op in cluster.ops for value in self._read_by(op))
-                self.ops(cluster.ops)
-                self._await_chained()
-                if number == len(clusters) - 1:
-                    self._end_of_turn(loop, stages, carried, copy == copies - 1)
+        for number, copy in loop.steps(len(clusters), copies):
+            cluster = clusters[number]
+            if copy and not number:
+                index = self._name_of(loop.op.index, copy - 1)
+                self.line(f"{self._name_of(loop.op.index, copy)} = {index} + 1")
+            if copy and number == loop.first_products:
+                self._step_on()
+                self.now = _Turn(left=self._counters(loop, stages))
+            self.variables.copy = copy
+            self.variables.late = late if cluster.stage else {}
+            if number:
+                self._await_values(value for op in cluster.ops for value in self._read_by(op))
+            self.ops(cluster.ops)
+            self._await_chained()
+            if number == len(clusters) - 1:
+                self._end_of_turn(loop, stages, carried, copy == copies - 1)
         self.variables.copy, self.variables.late = 0, {}
+
+    def _name_of(self, value: Value, copy: int) -> str:
+        """The name that a value has in one of several turns."""
+        now, self.variables.copy = self.variables.copy, copy
+        name = self.name(value)
+        self.variables.copy = now
+        return name
 
     def _end_of_turn(self, loop: Loop, stages: set[int], carried: int, is_last: bool) -> None:
         if is_last:
@@ -496,7 +505,7 @@ class GluonKernelWriter(SpecializedWriter):
         stage = loop.stage
         mine = [n for n, value in enumerate(yielded) if (stage.get(value.op, 0) if value.op else 0) in stages]
         self.assign([iter_args[n] for n in mine], [yielded[n] for n in mine])
-        if loop.op.unroll == 2:
+        if loop.op.unroll == AT_ONCE:
             self.helpers = tuple(dict.fromkeys((*self.helpers, api.PINNED)))
             for value in iter_args:
                 if value.dtype == "float32" and value.shape:
@@ -591,7 +600,9 @@ class GluonKernelWriter(SpecializedWriter):
         left, held = self._left(op)
         right = self._tile(op.b)
         from_zero = constant_of(op.accumulator) == 0
-        acc = f"{self.zeros(op.out)}, use_acc=False" if from_zero else self.expressions.text(op.accumulator)
+        copy = self.variables.copy  # the registers of the turn before the last are used before they change again
+        place = self._name_of(op.out, copy - 2) if copy > 1 else self.zeros(op.out) if from_zero else ""
+        acc = f"{place}, use_acc=False" if from_zero else self.expressions.text(op.accumulator)
         each = self._flying(self.loop, op)
         each.names += held
         self.line(f"{each.names[0]} = warpgroup_mma({left}, {right}, {acc}, is_async=True)")

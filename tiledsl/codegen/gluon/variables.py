@@ -1,10 +1,10 @@
-"""Which values share a variable where loops hold operations back for a turn, or take two turns at a time."""
+"""Which values share a variable where loops hold operations back for a turn, or take several turns at a time."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from tiledsl.analysis.gluon.schedule import Schedule, block, ending_in, in_order
+from tiledsl.analysis.gluon.schedule import AT_ONCE, Schedule, block, ending_in, in_order
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.ir.core import Region, Value
@@ -15,15 +15,15 @@ class LoopVariables(Variables):
 
     Computed operands have variables: they are stored or converted as soon as they are there. What a turn computes for
     the next one has a variable that nothing else has, unless it is what a product is added to; nor do values of one
-    stage share one with values of the other. Loops of a chain share what they carry and hand on. Where two turns
-    are taken at a time, values of the second have variables of their own: `copy` says which turn is meant.
+    stage share one with values of the other. Loops of a chain share what they carry and hand on. Where several
+    turns are taken at a time, each has variables of its own up to its products: `copy` says which turn is meant.
     """
 
     def __init__(self, body: Region, names: PythonNames, plan: Schedule) -> None:
         self._plan = plan
         self.copy = 0
         self.late: dict[Value, str] = {}  # names of indices in what waits for the next turn
-        self._second: dict[int, str] = {}
+        self._copies: dict[tuple[int, int], str] = {}
         self._operands = {in_order(product.a).op for product in plan.products if block(product.a) is None}
         self._held = [value for loop in plan.loops for value in loop.held]
         self._accumulators = {product.accumulator for product in plan.products}
@@ -37,9 +37,9 @@ class LoopVariables(Variables):
                 self._stage.update({a: stage.get(b.op, 0) if b.op else 0 for a, b in carried})
                 self._stage.update({value: 1 for value in loop.held if value in self._accumulators})
         super().__init__(body, names)
-        twice = [loop for loop in plan.loops if loop.op.unroll == 2]
-        first = [op for loop in twice for op in loop.clusters[0].ops]
-        own = [*(loop.op.index for loop in twice), *(value for op in first for value in op.results)]
+        several = [loop for loop in plan.loops if loop.op.unroll == AT_ONCE]
+        first = [op for loop in several for each in loop.clusters[: loop.first_products + 1] for op in each.ops]
+        own = [*(loop.op.index for loop in several), *(value for op in first for value in op.results)]
         self._own = {id(self.members(value)) for value in own}
 
     def name(self, value: Value) -> str:
@@ -49,9 +49,9 @@ class LoopVariables(Variables):
         group = id(self.members(value))
         if not self.copy or group not in self._own:
             return name
-        if group not in self._second:
-            self._second[group] = self.names.claim(f"{name}_other")
-        return self._second[group]
+        if (group, self.copy) not in self._copies:
+            self._copies[group, self.copy] = self.names.claim(f"{name}_{self.copy}")
+        return self._copies[group, self.copy]
 
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
         super()._choose_inlined(region, length)

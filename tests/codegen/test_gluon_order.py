@@ -68,7 +68,7 @@ def test_two_products_in_flight(turns: int) -> None:
     """A loop whose turns are known takes four at a time, and at last those that are left."""
     program = turn_programs.scaled(4, turns, 3, 128, turns)
     made = tiledsl.compile(program, target="cuda:90", pass_configs=GLUON)
-    assert ("for four in" in made.source) == (turns >= 4) and ("_other = warpgroup_mma(" in made.source) == (turns > 1)
+    assert ("for four in" in made.source) == (turns >= 4) and ("_1 = warpgroup_mma(" in made.source) == (turns > 1)
     *given, out = turn_programs.inputs(turn_programs.scaled, [turns] * 4, turns)
     run = made.source, made.name, given, out
     assert torch.equal(result(run), turn_programs.want(turn_programs.scaled, *given))

@@ -85,25 +85,28 @@ def test_one_product_stays_in_flight() -> None:
 
 
 def steps_of(text: str) -> str:
-    """What happens to two products: each is issued (i), awaited while so many are issued (w0, w1) and its place freed
-    (f), and used (u); o behind says that it is the other one."""
+    """What happens to products: scales are loaded (s), a product is issued (i), awaited while so many are on their way
+    (w0, w1), its place freed (f), and used (u), each with its number."""
     found = re.findall(
-        r"(product(?:_other)?) = warpgroup_mma(_wait\(\d)?|total = total \+ (product\w*)|(empty\.index)", text
+        r"(product(?:_\d)?) = warpgroup_mma(_wait\(\d)?|total = total \+ (product\w*)|(empty\.index)|(w_scale\w*) = gl",
+        text,
     )
-    return " ".join(
-        "f" if freed else ("u" if used else f"w{awaited[-1]}" if awaited else "i") + "o" * (used or name).endswith("r")
-        for name, awaited, used, freed in found
-    )
+    said = []
+    for issued, awaited, used, freed, loaded in found:
+        what = "f" if freed else "s" if loaded else "u" if used else f"w{awaited[-1]}:" if awaited else "i"
+        number = (issued or used or loaded).rpartition("_")[2]
+        said.append(what + ("" if freed else number if number.isdigit() else "0"))
+    return " ".join(said)
 
 
 def test_one_of_two_products_from_zero_is_used_while_the_other_is_computed() -> None:
     """Fifteen steps by fours: three turns, and three steps."""
     consumer = part_of(scaled(K=1920).source, "consumer")
     loop, rest = consumer[consumer.index("for four in range(3):") :].split("kb = 15 - 3")
-    assert steps_of(loop) == "i io w1 f u i w1o f uo io w1 f u w0o f uo"
-    assert steps_of(rest) == "i io w1 f u i w1o f uo w0 f u"
+    assert steps_of(loop) == "s0 i0 s1 i1 s2 w1:0 f u0 i2 s3 w1:1 f u1 i3 w1:2 f u2 w0:3 f u3"
+    assert steps_of(rest) == "s0 i0 s1 i1 s2 w1:0 f u0 i2 w1:1 f u1 w0:2 f u2"
     assert loop.count("total = _pinned(total)") == loop.count("use_acc=False") == 4
-    assert loop.count("product, use_acc=False") == loop.count("product_other, use_acc=False") == 1
+    assert loop.count("product, use_acc=False") == loop.count("product_1, use_acc=False") == 1
     assert loop.count("gl.load(") == 8 and "mask=" not in consumer
     assert loop.count("stage_before = stage") == loop.count("empty.index(stage_before)") == 3
     assert "mask=" in part_of(scaled(M=1000).source, "consumer")

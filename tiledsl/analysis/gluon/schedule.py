@@ -60,8 +60,8 @@ class Loop:
         return next(n for n, each in enumerate(self.clusters) if any(isinstance(op, tensor.DotOp) for op in each.ops))
 
     def steps(self, clusters: int, turns: int) -> list[tuple[int, int]]:
-        """The order of so many clusters of so many turns that are taken at a time, as numbers of both: what comes before
-        the products of one turn, what uses those of the last but one, and its products."""
+        """Numbers of clusters and of turns that are taken at a time, in order: what comes before a turn's products,
+        what uses those of the turn before the last, its products."""
         at = self.first_products
 
         def when(step: tuple[int, int]) -> tuple[int, int]:

@@ -170,22 +170,22 @@ USE = f"""%factor = arith.cast %scale : float32
 
 @pytest.mark.parametrize("options", ["", "{unroll = 4} "])
 def test_products_from_zero(options: str) -> None:
-    """What is loaded is there before the product is; what needs that, or the product, is computed behind it."""
+    """What is loaded is there before the product is, and asked for before it where turns are taken four at a time; what
+    needs that, or the product, is computed behind it."""
     text = product("%zero", "", USE, "%next")
+    loaded = "%at = triton.addptr %S, %i : *float32\n%loaded = triton.load %at : float32\n"
     text = text.replace(f"[%zero] : {SCORES} (%i", f"[%zero] {options}: {SCORES} (%i")
     expected = f"""
         gluon.schedule {{runs = (true,)}}
         %part = gluon.warp_group_id {{parts = 1}} : int32
         %r = scf.for %c0, %c8, %c1[%zero] {options}: {SCORES} (%i: int32, %acc: {SCORES}) {{
-        gluon.cluster
+        {f"gluon.cluster{chr(10)}{loaded}" if options else ""}gluon.cluster
         %a = triton.load_block %Q[%part, %i] {{axes = (0, 1), ring = "a"}} : {HALF}
         %row = arith.mul %i, %c8 : int32
         %b = triton.load_block %K[%row, %c0] {{axes = (0, 1), ring = "a"}} : {HALF}
         %bt = tensor.transpose %b {{permutation = (1, 0)}} : {HALF}
         %d = tensor.dot %a, %bt, %zero : {SCORES}
-        %at = triton.addptr %S, %i : *float32
-        %loaded = triton.load %at : float32
-        %scale = arith.mul %i, %n : int32
+        {"" if options else loaded}%scale = arith.mul %i, %n : int32
         %factor = arith.cast %scale : float32
         gluon.cluster
         %both = arith.mul %factor, %loaded : float32

@@ -59,6 +59,9 @@ _SHORT_MS = 0.1  # of products: what a launch gains by beginning while the one b
 _STREAMED_WAVES = 3  # of blocks, at most; in more, the last one weighs less than the sums on their way
 _BAD_FILL = 0.85  # of all waves, by blocks; one that leaves more idle is worth to be shared
 _MOST_STREAMED = 4  # proposals
+_FILLED = (
+    0.95  # of all waves, by blocks; where less is, the last one is worth to be cut along K, if few blocks are left
+)
 _LARGE_TILE = 128 * 128  # of which one program fills a multiprocessor
 _FIRST_VALUES = {"stage": 2, "thread": 128, "warp": 4, "panel": 8, "group": 8, "swizzle": 8}
 
@@ -306,9 +309,19 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
             for m, n, k, warps, stages in _RINGS
         ]
         filled = [values for values in rings if not _is_half_empty(program, config, values)]
-        in_gluon = [config(values, passes={"select-emitter.backend": "gluon"}) for values in filled]
+        gluon = {"select-emitter.backend": "gluon"}
+        in_gluon = [config(values, passes=gluon) for values in filled]
         if in_gluon and program.is_gluon(in_gluon[0], target):
             yield from in_gluon
+            for values, plain in zip(filled, in_gluon, strict=True):
+                if values["m"] * values["n"] >= _LARGE_TILE and _leaves_few(_blocks(program, plain), target.sm_count):
+                    yield config(values, passes={**gluon, "split-last-wave.programs": -1})
+
+
+def _leaves_few(blocks: int | None, at_once: int) -> bool:
+    """Whether so many blocks are whole waves and a few more, which keep too many multiprocessors waiting."""
+    waves, left = divmod(blocks or 0, at_once)
+    return bool(waves) and 0 < left <= at_once // 2 and (blocks or 0) / at_once / (waves + 1) <= _FILLED
 
 
 def _is_half_empty(program: _Program, config: Callable[..., Config], values: Mapping[str, int]) -> bool:

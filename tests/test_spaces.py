@@ -81,6 +81,20 @@ def test_a_bad_last_wave_is_shared() -> None:
     assert not streams(16, 4096, 8192)  # too few: parts along K instead
 
 
+def test_few_blocks_of_a_last_wave_are_cut_along_k() -> None:
+    def cut(*sizes: int) -> set[tuple[int, int]]:
+        configs = for_program(builder(), *sizes, target="cuda:90")
+        return {
+            (each["x"], each["y"]) for each in configs if "split-last-wave.programs" in each.get("pass_configs", {})
+        }
+
+    # left are 8 of 800 blocks, 16 of 1600, and 24 of 1080
+    assert cut(5120, 5120, 5120) == {(128, 256), (128, 128), (192, 128)}
+    assert cut(4096, 4096, 4096) == {(192, 128)}  # 44 of 704; of others 116 of 512 and 100 of 1024
+    assert cut(2048, 4096, 4096) == set()  # 124 of 256, 116 of 512, and 88 of 352
+    assert cut(2048, 2048, 4096) == {(192, 128)}  # 44 of 176; of others no wave is whole, or 124 are left
+
+
 def in_gluon(configs: Sequence[dict[str, Any]], rows: str) -> set[int]:
     """The rows of tiles that are proposed in Gluon."""
     return {each[rows] for each in configs if each.get("pass_configs", {}).get("select-emitter.backend") == "gluon"}

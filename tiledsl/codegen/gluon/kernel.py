@@ -610,9 +610,14 @@ class GluonKernelWriter(SpecializedWriter):
             for other in before:
                 other.values, other.names[0] = set(), each.names[0]
         self.flying.append(each)
-        if held:  # the registers that older ones read are free then; this one keeps the tensor cores busy
-            older = [number for number, other in enumerate(self.flying[:-1], 1) if len(other.names) > 1]
+        if self._is_read_once(op):  # registers that older ones read are free then; this one keeps the tensor cores busy
+            older = (n for n, other in enumerate(self.flying[:-1], 1) if self._is_read_once(other.op))
             self._await(max(older, default=0))
+
+    def _is_read_once(self, op: tensor.DotOp) -> bool:
+        """Whether a product's left operand is in registers that nothing wants behind it, in a loop that needs many."""
+        in_registers = op in self.operand_names and op not in self.handed_on
+        return in_registers and self.loop.is_skewed
 
     def _left(self, op: tensor.DotOp) -> tuple[str, list[str]]:
         """The left operand, and the registers that it is in."""

@@ -70,9 +70,9 @@ class LoopVariables(Variables):
                 for one, other in zip(first.held, loop.held, strict=True):
                     if one in self._alone:
                         self._join(one, other, always=True)
-                for argument, value in zip(loop.op.iter_args, loop.op.yielded):
+                for number, (argument, value) in enumerate(zip(loop.op.iter_args, loop.op.yielded)):
                     for product in ending_in(value):
-                        if loop.stage[product]:
+                        if loop.stage[product] or number in loop.in_flight:
                             self._join(argument, product.out, always=True)
                             if product.accumulator in loop.held:
                                 self._join(argument, product.accumulator, always=True)

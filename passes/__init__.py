@@ -36,6 +36,7 @@ from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.predicate_loads import PredicateLoads
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.reduce_after_loops import ReduceAfterLoops
+from tiledsl.passes.release_operands import ReleaseOperands
 from tiledsl.passes.reload_rows import ReloadRows
 from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.schedule_loops import ScheduleLoops
@@ -89,6 +90,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     AdvanceLoads,  # small ones behind reductions: the loops are those that will run now, and no barrier stands yet
     OrderAccesses,  # barriers between threads: the loops are those that will run now
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
+    ReleaseOperands,  # of products in front of loops whose depths are known now
     LegalizeLayouts,  # what Triton lays out badly: the number of threads is known now
     SimplifyRanges,  # address arithmetic
     Licm,  # address tensors do not change in loops

@@ -186,8 +186,6 @@ def test_other_forms(text: str) -> None:
             "%q = tensor.broadcast %u : tensor<8x16xfloat32>",
             two("arith.add %q, %s2", init="%zero", kind="sum"),
         ),
-        loop(factor="%c8").replace("%a, %j : tensor<1x16", "%a, %i : tensor<8x1").replace("[%i, %col", "[%j, %col")
-        .replace("axis = 1} : tensor<8x", "axis = 0} : tensor<16x").replace("0} : tensor<8xint", "0} : tensor<16xint"),
         before("%v = tile.load %N[%j] : tensor<1x16xint32>", loop()).replace("add %a, %j", "add %a, %v"),
         typed("float16"),  # whose sums are rounded too much
         typed("float64"),  # a line for each row
@@ -206,6 +204,74 @@ def test_other_forms(text: str) -> None:
 )  # fmt: skip
 def test_what_stays(text: str) -> None:
     assert any("scf.for" in line for line in after(WidenLoops(), text, grid=(1,), parameters=TYPED))
+
+
+DOWN = """
+%zero = arith.constant {value = 0.0} : tensor<8x16xfloat32>
+%i = tensor.iota {axis = 0} : tensor<8x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x16xint32>
+%w = tensor.iota {axis = 0} : tensor<16xint32>
+%p = tensor.iota {axis = 0} : tensor<8xint32>
+%t = scf.for %c0, %c4, %c1[%zero] : tensor<8x16xfloat32> (%k: int32, %s: tensor<8x16xfloat32>) {
+  %a = arith.mul %k, %c8 : int32
+  %row = arith.add %a, %i : tensor<8x1xint32>
+  %x = tile.load %A[%row, %j] {guarded = true} : tensor<8x16xfloat32>
+  %place = arith.add %a, %p : tensor<8xint32>
+  %f = tile.load %B[%place, %c2] {guarded = true} : tensor<8xfloat32>
+  %g = tensor.reshape %f : tensor<8x1xfloat32>
+  %z = arith.mul %x, %g : tensor<8x16xfloat32>
+  %n = arith.add %s, %z : tensor<8x16xfloat32>
+  scf.yield [%n]
+}
+%r = tensor.reduce %t {kind = "sum", axis = 0} : tensor<16xfloat32>
+tile.store %r, %B[%bx, %w] {guarded = true}
+"""
+
+
+def test_rows_of_one_tile_after_the_other_are_loaded_as_one() -> None:
+    filecheck(
+        lines(DOWN),
+        """
+        CHECK-NOT: scf.for
+        CHECK: [[ROWS:%[0-9]+]] = tensor.iota {axis = 0} : tensor<32x1xint32>
+        CHECK: %x = tile.load %A[[[ROWS]], %j] {guarded = true} : tensor<32x16xfloat32>
+        CHECK: [[PLACES:%[0-9]+]] = tensor.iota {axis = 0} : tensor<32xint32>
+        CHECK: %f = tile.load %B[[[PLACES]], %{{.*}}] {guarded = true} : tensor<32xfloat32>
+        CHECK: %g = tensor.reshape %f : tensor<32x1xfloat32>
+        CHECK: %z = arith.mul %x, %g : tensor<32x16xfloat32>
+        CHECK: %r = tensor.reduce %z {kind = "sum", axis = 0} : tensor<16xfloat32>
+        """,
+    )
+
+
+WIDE = DOWN.replace("x16xfloat32", "x64xfloat32").replace("1x16xint32", "1x64xint32").replace("<16x", "<64x")
+
+
+def test_rows_of_more_than_a_line_and_a_diagonal_are_loaded_as_one() -> None:
+    diagonal = DOWN.replace("%B[%place, %c2]", "%A[%place, %place]")
+    turned = DOWN.replace("%A[%row, %j]", "%A[%j, %row]")
+    for text in (WIDE, diagonal, turned):
+        assert not any("scf.for" in line for line in lines(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DOWN.replace("%k, %c8", "%k, %c4"),  # rows that overlap
+        DOWN.replace("%B[%place, %c2]", "%B[%p, %c2]"),  # the same factors for each tile
+        DOWN.replace("%g = tensor.reshape %f : tensor<8x1xfloat32>", "%q = tensor.reshape %f : tensor<2x4xfloat32>"
+                     "%g = tensor.reshape %q : tensor<8x1xfloat32>"),
+        DOWN.replace("<8xint32>", "<16xint32>").replace("<8xfloat32>", "<16xfloat32>").replace(
+            "<8x1xfloat32>", "<1x16xfloat32>"
+        ),  # factors of columns, which move
+        DOWN.replace("axis = 0} : tensor<16xf", "axis = 1} : tensor<8xf").replace(
+            "%w = tensor.iota {axis = 0} : tensor<16xint32>", "%w = tensor.iota {axis = 0} : tensor<8xint32>"
+        ),  # what is reduced does not move
+        WIDE.replace("%c4, %c1", "%c8, %c1"),  # 64 rows of 256 bytes, and a factor for each
+    ],
+)  # fmt: skip
+def test_rows_that_stay(text: str) -> None:
+    assert any("scf.for" in line for line in lines(text))
 
 
 @T.prim_func

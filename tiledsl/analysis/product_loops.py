@@ -93,22 +93,23 @@ def _is_only_multiplied(user: Operation) -> bool:
 
 def is_read_in_place(user: Operation) -> bool:
     """Whether only large products read what an operation takes: asynchronous ones read it in shared memory."""
-    return all(map(_is_large, _readers(user)))
+    return all(map(is_asynchronous, _readers(user)))
 
 
 def is_read_both_ways(load: Load) -> bool:
     """Whether large products read a tile in shared memory, and something else has it in registers."""
-    return len({_is_large(each) for user in load.out.uses for each in _readers(user)}) > 1
+    return len({is_asynchronous(each) for user in load.out.uses for each in _readers(user)}) > 1
 
 
 def outlasts_iteration(load: Load, loop: scf.ForOp) -> bool:
     """Whether a large product of a loop may still read a loaded tile when the next iteration has begun: nothing in the
     loop waits for its result, which is only added to."""
     readers = [each for user in load.out.uses for each in _readers(user)]
-    return any(isinstance(each, tensor.DotOp) and _is_large(each) and _only_adds(each, loop) for each in readers)
+    return any(isinstance(each, tensor.DotOp) and is_asynchronous(each) and _only_adds(each, loop) for each in readers)
 
 
-def _is_large(op: Operation) -> bool:
+def is_asynchronous(op: Operation) -> bool:
+    """Whether an operation is a product that reads shared memory while other instructions run (wgmma)."""
     return isinstance(op, tensor.DotOp) and op.a.shape[0] >= ASYNCHRONOUS_ROWS and op.b.shape[1] >= 8
 
 

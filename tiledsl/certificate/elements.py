@@ -166,6 +166,7 @@ RULES: dict[type[Operation], _Rule] = {
     arith.ConstantOp: lambda program, op, position: constant(op.attributes["value"]),
     tensor.IotaOp: lambda program, op, position: position[op.attributes["axis"]],
     triton.ProgramIdOp: lambda program, op, position: program.blocks[op.attributes["axis"]],
+    triton.NumProgramsOp: lambda program, op, position: Variable("blocks", "size", 1, 2**31 - 1, op.loc),
     triton.MultiprocessorsOp: lambda program, op, position: Variable("multiprocessors", "size", 1, 1024, op.loc),
     gluon.WarpGroupIdOp: lambda program, op, position: Variable("part", "block", 0, op.attributes["parts"] - 1, op.loc),
     gluon.WorkItemOp: lambda program, op, position: program.item(op),  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ class Expressions:
             return False
         if isinstance(owner, Region):
             return owner is self.variables.body and value.dtype == "int32"
-        if owner not in self.variables.inlined or isinstance(owner, (triton.ProgramIdOp, arith.CastOp)):
+        if owner not in self.variables.inlined or isinstance(owner, _NUMBERS):
             return isinstance(owner, arith.ConstantOp)
         return all(self.may_be_python(each) for each in owner.operands)
 
@@ -378,6 +378,12 @@ class Expressions:
     def program_id(self, op: triton.ProgramIdOp) -> Expression:
         return Expression(f"tl.program_id({op.axis})")
 
+    def num_programs(self, op: triton.NumProgramsOp) -> Expression:
+        return Expression(f"tl.num_programs({op.axis})")
+
+
+_NUMBERS = (triton.ProgramIdOp, triton.NumProgramsOp, arith.CastOp)  # never Python's
+
 
 def _is_made_wide(number: bool | int | float, dtype: str) -> bool:
     """Whether a number is made in float32: up to 3.6, Triton makes of float8 itself only zeros."""
@@ -422,4 +428,5 @@ _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {
     tensor.HistogramOp: Expressions.histogram,
     triton.AddPtrOp: Expressions.add_pointer,
     triton.ProgramIdOp: Expressions.program_id,
+    triton.NumProgramsOp: Expressions.num_programs,
 }

@@ -85,6 +85,14 @@ class ProgramIdOp(Operation):
     out = result(ScalarType, like=INT32)
 
 
+class NumProgramsOp(Operation):
+    """How many blocks lie along one grid dimension. Example: `%n = triton.num_programs {axis = 0} : int32`"""
+
+    name = "triton.num_programs"
+    axis = attr(int)
+    out = result(ScalarType, like=INT32)
+
+
 class AddPtrOp(Operation):
     """Moves pointers by so many elements. Example: `%p = triton.addptr %A, %offsets : tensor<128x64x*float16>`"""
 

@@ -590,6 +590,11 @@ def _program_id(op: Operation, executor: Executor) -> Any:
     return lambda _: np.int32(executor.program_id[op.attributes["axis"]])
 
 
+@result_meaning("triton.num_programs")
+def _num_programs(op: Operation, executor: Executor) -> Any:
+    return lambda _: np.int32(executor.grid_sizes[op.attributes["axis"]])
+
+
 @value_meaning("triton.addptr")
 def _addptr(op: Operation, _: Algebra) -> Any:
     return lambda pointer, offset: pointer.map(lambda base: base + np.asarray(offset).astype(np.int64)[()])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.held_tiles import held_at
-from tiledsl.analysis.product_loops import ASYNCHRONOUS_ROWS, WARPGROUP, tensor_bytes
+from tiledsl.analysis.product_loops import ASYNCHRONOUS_ROWS, WARPGROUP, is_only_multiplied, tensor_bytes
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Value
@@ -48,23 +49,35 @@ class FitWarps(Pass):
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda":
             return
+        on_measured = target.arch == MEASURED_ARCH
         for kernel in tile.kernels(program.root):
             products: list[tensor.DotOp] = of_kinds(kernel.walk(), tensor.DotOp)
             threads = kernel.threads
             if not products or threads == WARPGROUP or targets_gluon(kernel) or kernel.option("num_warps") is not None:
                 continue
-            held = max(map(_held_words, products))
-            while threads < WARPGROUP and held > (_MOST - _OTHERS) * threads:
-                threads *= 2
-            if target.arch == MEASURED_ARCH and threads > WARPGROUP and _are_four_warps_enough(products, kernel, held):
+            at_once, rows = list(map(_held_at, products)), max(dot.a.shape[0] for dot in products)
+            needed, held = max(map(_words, map(_in_registers, at_once))), max(map(_words, at_once))
+            while threads < WARPGROUP and needed > (_MOST - _OTHERS) * threads:
+                threads = WARPGROUP if on_measured and rows >= ASYNCHRONOUS_ROWS else threads * 2
+            if on_measured and threads > WARPGROUP and _are_four_warps_enough(products, kernel, held):
                 threads = WARPGROUP
             if threads != kernel.threads:
                 kernel.set_attribute("threads", threads)
 
 
-def _held_words(dot: tensor.DotOp) -> int:
-    """The 32-bit registers of all threads for the tiles that are there at a product, and for what it makes."""
-    return _words([*(held_at(dot) - {dot.accumulator}), dot.out])
+def _held_at(dot: tensor.DotOp) -> set[Value]:
+    """The tiles that are there at a product, and what it makes."""
+    return {*(held_at(dot) - {dot.accumulator}), dot.out}
+
+
+def _in_registers(tiles: Iterable[Value]) -> set[Value]:
+    """Those of tiles that not only products read: what they alone read passes through shared memory, from which they
+    take a part at a time."""
+    return {each for each in {stripped(tile, tensor.TransposeOp) for tile in tiles} if not _is_only_multiplied(each)}
+
+
+def _is_only_multiplied(value: Value) -> bool:
+    return isinstance(value.op, (tile.LoadOp, tile.LoadBlockOp)) and all(map(is_only_multiplied, value.uses))
 
 
 def _are_four_warps_enough(products: Sequence[tensor.DotOp], kernel: tile.KernelOp, held: int) -> bool:
@@ -74,5 +87,6 @@ def _are_four_warps_enough(products: Sequence[tensor.DotOp], kernel: tile.Kernel
     return all(dot.a.shape[0] == ASYNCHRONOUS_ROWS for dot in products) and needed <= _FEW
 
 
-def _words(tiles: Sequence[Value]) -> int:
+def _words(tiles: Iterable[Value]) -> int:
+    """The 32-bit registers of all threads for tiles."""
     return sum(map(tensor_bytes, tiles)) // 4

@@ -199,7 +199,7 @@ def _deepened(loop: scf.ForOp, kernel: tile.KernelOp, target: Any, ranges: Range
     trips, again = _most_iterations(loop, ranges), _is_inside(loop)  # an inner loop begins again and again
     many = _FEW < trips < inf or trips == inf and not again
     for depth in range(_DEEPEST if asynchronous and (many or min(wanted) <= 1 and not again) else own + 1, own, -1):
-        useful = trips > depth if again else depth == own + 1 or trips >= depth
+        useful = trips > depth if again else trips >= depth or depth == own + 1 and trips > 1
         if useful and blocks(depth) >= max(1, min(wanted)):
             return depth
     return loop.num_stages

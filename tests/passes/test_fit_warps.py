@@ -51,16 +51,42 @@ def warps(program: T.PrimFunc, target: str = "cuda:90", **options: Any) -> int:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
 def test_more_threads_hold_what_does_not_fit(target: str) -> None:
-    """At the first product: four tiles of 64 x 32 and two of 32 x 32, 10240 elements; a thread has 207 for them."""
-    assert [warps(products(threads), target) for threads in (32, 64, 128)] == [2, 2, 4]
-    assert warps(products(32, dtype="float16"), target) == 2  # 4096 of them are sums; the others are half as large
-    assert warps(products(32, rows=32), target) == 1  # 6144 elements of 6624
-    assert warps(products(32, rows=128), target) == 4  # 18432: more than 64 threads have
-    assert warps(products(32, rows=256, width=64), target) == 4  # and never more
+    """Of the 207 registers that a thread has for tiles, the sums of two products take 128. What they multiply is
+    loaded, and lies in shared memory."""
+    assert [warps(products(threads), target) for threads in (32, 64, 128)] == [1, 2, 4]
+    assert warps(products(32, rows=32), target) == 1
+    assert warps(products(32, rows=128), target) == (
+        4 if target == "cuda:90" else 2
+    )  # 256; four warps multiply 64 rows
+    assert warps(products(32, rows=256, width=64), target) == 4  # 512 of 64 threads, and never more
+
+
+def test_what_something_else_is_computed_from_takes_registers() -> None:
+    def program(read: bool) -> T.PrimFunc:
+        @T.prim_func
+        def program(
+            A: T.Tensor((32, 128), "float32"), B: T.Tensor((64, 128), "float32"), C: T.Tensor((32, 64), "float32")
+        ):
+            with T.Kernel(1, threads=32):
+                a, b = T.alloc_shared((32, 128), "float32"), T.alloc_shared((64, 128), "float32")
+                c, s = T.alloc_fragment((32, 64), "float32"), T.alloc_fragment((64,), "float32")
+                T.copy(A, a)
+                T.copy(B, b)
+                T.clear(s)
+                T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+                if read:
+                    T.reduce_sum(b, s, 1)
+                for i, j in T.Parallel(32, 64):
+                    c[i, j] = c[i, j] + s[j]
+                T.copy(c, C)
+
+        return program
+
+    assert [warps(program(read)) for read in (False, True)] == [1, 2]
 
 
 def test_nothing_but_the_number_changes() -> None:
-    made = tiledsl.compile(products(32), target="cuda:90")
+    made = tiledsl.compile(products(32, rows=128), target="cuda:80")
     before, after = made.ir(after="legalize-arith"), made.ir(after="fit-warps")
     assert after == before.replace("threads = 32", "threads = 64") != before
 
@@ -74,9 +100,9 @@ def test_spills_vanish() -> None:
 
 @pytest.mark.parametrize("options", [OFF, {"lower-to-triton.num_warps": 1}])
 def test_what_is_asked_for_by_name_is_kept(options: dict[str, Any]) -> None:
-    assert warps(products(32), **options) == 1
-    assert warps(products(32, num_warps=1)) == 1
-    assert warps(products(32), "hip:gfx942") == 1
+    assert warps(products(32, rows=128), **options) == 1
+    assert warps(products(32, rows=128, num_warps=1)) == 1
+    assert warps(products(32, rows=128), "hip:gfx942") == 1
 
 
 def test_without_products_threads_stay() -> None:

@@ -77,7 +77,7 @@ def _loaded(value: Value, summed: int) -> Operand | None:
     if isinstance(op, tensor.TransposeOp):
         summed = op.permutation[summed]
         op = op.source.op
-    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(map(_is_only_multiplied, op.out.uses)):
+    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(map(is_only_multiplied, op.out.uses)):
         return None
     return Operand(op, summed)
 
@@ -87,7 +87,8 @@ def _readers(user: Operation) -> list[Operation]:
     return list(user.out.uses) if isinstance(user, tensor.TransposeOp) else [user]
 
 
-def _is_only_multiplied(user: Operation) -> bool:
+def is_only_multiplied(user: Operation) -> bool:
+    """Whether only products read what an operation takes."""
     return all(isinstance(each, tensor.DotOp) for each in _readers(user))
 
 

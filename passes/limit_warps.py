@@ -65,9 +65,14 @@ def _useful_threads(kernel: tile.KernelOp) -> int | None:
     if all(prod(load.out.shape) <= kernel.threads for load in loads):
         return None  # perhaps code for one thread, each with its element
     loops: list[scf.ForOp | scf.WhileOp] = of_kinds(ops, scf.ForOp, scf.WhileOp)
-    at_once = (sum(prod(value.shape) for value in held_at(each)) for each in reductions)
+    at_once = (sum(map(_elements, held_at(each))) for each in reductions)
     held = max([*at_once, *map(_held_in, loops)])
     return max(held // _HELD, *map(_along, reductions))
+
+
+def _elements(tile: Value) -> int:
+    """The elements of a tile; half of them, if it is computed from bytes, of which a register holds four."""
+    return prod(tile.shape) // (2 if min(_loaded_bits(tile), default=32) <= 8 else 1)
 
 
 def _held_in(loop: scf.ForOp | scf.WhileOp) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tiledsl.analysis.loop_memory import rewritten_buffers
@@ -33,7 +34,11 @@ class PredicateLoads(Pass):
     the branch is not taken, all elements are masked. The products stay in the branch, which the whole block shares.
     What the indices are computed from moves too, unless it could fail (a division by what may be zero) or has regions
     of its own: then the load stays. A loop stays as it is if it has a loop inside or an operation with a fixed place (a
-    barrier, a print), if it writes what it loads, or if shared memory does not hold the tiles of all stages.
+    barrier, a print), if it writes what it loads, or if shared memory does not hold the tiles of all stages. On sm_90
+    loops that ask for no depth do so, too, where each multiprocessor has at most one block, and nothing else runs while
+    it waits. Measured on an H200: gradients of sparse attention, one block, 31.5 to 19.3 us; block-sparse attention of
+    4 and 32 blocks 4.30 to 4.05 and 4.55 to 4.30; but sparse attention of 32768 blocks of one warp 670 to 719, and 64
+    blocks whose loops have one iteration 2.87 to 3.16.
     Needs:   guard-accesses: what proves an index in bounds may be the branch's condition, which is in the mask now.
              Runs before select-access: hardware that copies whole blocks knows no such mask.
     """
@@ -47,13 +52,24 @@ class PredicateLoads(Pass):
         for kernel in tile.kernels(program.root):
             if not targets_gluon(kernel):
                 for loop in of_kinds(kernel.nests(), scf.ForOp):
-                    if (loop.num_stages > 1 or _may_be_deepened(program.target)) and _may_load_ahead(loop):
+                    if (loop.num_stages > 1 or _gains(loop, kernel, program.target)) and _may_load_ahead(loop):
                         _predicate(loop, kernel, program.target)
 
 
-def _may_be_deepened(target: Any) -> bool:
-    """Whether pipeline-loops may load ahead in loops whose program does not ask for it."""
-    return getattr(target, "kind", "") == "cuda" and target.arch == MEASURED_ARCH
+def _gains(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
+    """Whether a loop whose program does not ask for it is to load ahead, as pipeline-loops may let it: where nothing
+    else runs while it waits, each multiprocessor having one block, and where it has more than one iteration."""
+    if getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH or not target.multiprocessors:
+        return False
+    blocks = [constant_of(extent) for extent in kernel.grid]
+    loads = of_kinds(loop.body.walk(), tile.LoadOp)
+    walked = [
+        size
+        for load in loads
+        for index, size in zip(load.indices, tile.buffer_type(load.buffer).shape, strict=True)
+        if index is loop.index
+    ]
+    return None not in blocks and prod(map(int, blocks)) <= target.multiprocessors and 1 not in walked
 
 
 def _may_load_ahead(loop: scf.ForOp) -> bool:

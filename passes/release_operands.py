@@ -26,7 +26,8 @@ class ReleaseOperands(Pass):
                                                                                       { %zeros }
     Behind a loop whose products are asynchronous, Triton waits for all that the result was computed from, and keeps the
     operands of products in front of the loop in shared memory until then. It does not look into branches; that this one
-    is always taken is known to LLVM alone, which drops it. On sm_90. MEASURED
+    is always taken is known to LLVM alone, which drops it. On sm_90. Measured on an H200: Mamba's chunk scan, 80 KiB of
+    shared memory to 48, two blocks on a multiprocessor to four, 816 to 624 us; at depth 2, 64 to 32, 674 to 573.
     Needs:   lower-to-triton, pipeline-loops. Runs before anything moves. Keeps: all results.
     """
 

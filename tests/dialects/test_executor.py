@@ -185,6 +185,14 @@ POINTERS = """tile.func {{sym_name = "f", parameters = ("A", "n")}} (%A: buffer<
 }}"""  # noqa: E501
 
 
+def test_a_kernel_knows_how_many_blocks_there_are() -> None:
+    text = POINTERS.format(body="%g = triton.num_programs {axis = 0} : int32 %f = arith.cast %g : float32"
+                                " triton.store %p, %f").replace("value = 1}", "value = 3}")  # fmt: skip
+    array = np.zeros((4, 5), np.float32)[:, :3]
+    run(parse_program(text).root, [array, 1])
+    assert array[0, 0] == 3
+
+
 def test_pointers() -> None:
     def launch(body: str, count: int) -> np.ndarray:
         array = np.zeros((4, 5), np.float32)[:, :3]

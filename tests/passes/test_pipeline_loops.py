@@ -65,7 +65,9 @@ def depth(
 
 
 def test_loops_load_one_tile_more_where_blocks_still_fit() -> None:
-    assert [depth("cuda:90", 1000, stages=stages) for stages in (1, 2, 3, 4)] == [2, 3, 3, 4]
+    assert [depth("cuda:90", 1000, stages=stages, turns=64) for stages in (1, 2, 3, 4)] == [3, 3, 3, 4]
+    assert [depth("cuda:90", 1000, stages=stages, turns=4) for stages in (1, 2, 3, 4)] == [2, 2, 3, 4]
+    assert [depth("cuda:90", 132, stages=stages, turns=4) for stages in (1, 2)] == [3, 3]
     assert [depth(target, 1000) for target in ("hip:gfx942", "cuda:80", "cuda:100")] == [2, 2, 2]
     # 128 KB in each iteration: two copies are too many already
     assert [depth("cuda:90", blocks, 128, 128, k=256) for blocks in (1, 1000)] == [2, 2]
@@ -103,7 +105,7 @@ def main(A: T.Tensor((64, 4096), "float16"), B: T.Tensor((64, 4096), "float16"),
         (found,) = re.findall(r"num_stages=(\d)\)", tiledsl.compile(tiledsl.parse(text), target="cuda:90").source)
         return str(found)
 
-    assert [depth(end) for end in ("bx % 4 + 1", "bx % 5 + 1", "n")] == ["2", "3", "3"]
+    assert [depth(end) for end in ("bx % 4 + 1", "bx % 5 + 1", "n", "bx % 2")] == ["2", "3", "3", "1"]
 
 
 def test_a_depth_that_the_kernel_asks_for_is_that_of_its_loops() -> None:

@@ -187,6 +187,26 @@ def test_loops_that_pipeline_loops_may_deepen_count_too(stages: int, monkeypatch
     assert not found.remarks and not moves(90)
 
 
+@pytest.mark.parametrize(("grid", "moves"), [((132,), True), ((66, 2), True), ((133,), False), (("%m",), False)])
+def test_loops_that_ask_for_nothing_count_where_nothing_else_runs(grid: tuple[int | str, ...], moves: bool) -> None:
+    def found(stages: int) -> bool:
+        options = {"grid": grid, "target": Target("cuda", 90), "parameters": f"{PARAMETERS}, D: m*float32"}
+        return any("mask=%p" in line for line in after(PredicateLoads(), loop(stages=stages), **options))
+
+    assert found(2) and found(1) == moves
+
+
+def test_loops_over_a_dimension_of_one_load_nothing_ahead_of_their_own() -> None:
+    def moves(text: str) -> bool:
+        return any("mask=%p" in line for line in body_of_loop(text, target=Target("cuda", 90)))
+
+    one = loop(stages=1).replace("%P[%k] {guarded = true}", "%O[%c0, %k]")
+    assert not any("mask=%p" in line for line in after(
+        PredicateLoads(), one, parameters=f"{PARAMETERS}, O: 8*1*bool", target=Target("cuda", 90)
+    ))  # fmt: skip
+    assert moves(loop(stages=1))
+
+
 def test_a_row_leaves_the_branch_with_the_tiles() -> None:
     row = (
         THEN

@@ -12,7 +12,7 @@ import tiledsl
 import tiledsl.language as T
 
 
-def program(rows: int = 64, stages: int = 3, scaled: bool = True) -> T.PrimFunc:
+def program(rows: int = 64, stages: int = 3, scaled: bool = True, joined: bool = True) -> T.PrimFunc:
     @T.prim_func
     def products(
         A: T.Tensor((rows, 128), "float16"), B: T.Tensor((128, 64), "float16"), C: T.Tensor((rows, 512), "float16"),
@@ -24,8 +24,12 @@ def program(rows: int = 64, stages: int = 3, scaled: bool = True) -> T.PrimFunc:
             e = T.alloc_fragment((rows, 64), "float32")
             T.copy(A, a)
             T.copy(B, b)
+            f = T.alloc_fragment((rows, 64), "float32")
             T.clear(e)
-            T.gemm(a, b, e)
+            if joined:
+                T.gemm(a, b, e)
+            else:
+                T.gemm(a, b, f, clear_accum=True)
             if scaled:
                 for i, j in T.Parallel(rows, 64):
                     e[i, j] = e[i, j] * 0.5
@@ -33,6 +37,9 @@ def program(rows: int = 64, stages: int = 3, scaled: bool = True) -> T.PrimFunc:
                 T.copy(C[0, k * 64], c)
                 T.copy(D[k * 64, 0], d)
                 T.gemm(c, d, e)
+            if not joined:
+                for i, j in T.Parallel(rows, 64):
+                    e[i, j] = e[i, j] + f[i, j]
             T.copy(e, E)
 
     return products
@@ -58,6 +65,7 @@ def test_a_product_whose_result_a_pipelined_loop_takes_stands_in_a_branch(scaled
     [
         (program(rows=32), "cuda:90", {}),  # products that do not read shared memory while others run
         (program(stages=1), "cuda:90", {"pipeline-loops.deepen": False}),
+        (program(joined=False), "cuda:90", {}),  # the loop does not go on with the result
         (program(), "cuda:80", {}),
         (program(), "cuda:100", {}),
         (program(), "hip:gfx942", {}),

@@ -27,7 +27,7 @@ from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
 MEASURED_ARCH = 90
-_DEEPENED, _DEEPEST, _OF_FEW = (1, 2), 3, 2
+_DEEPENED, _DEEPEST, _OF_SOME = (1, 2), 3, 2
 _FEW = 4  # iterations of which most wait for the first tile
 _RESERVED = 1024  # bytes of shared memory that CUDA takes for each block
 _REGISTERS = 48  # that a thread needs beside its elements of tiles
@@ -48,10 +48,11 @@ class PipelineLoops(Pass):
     the next one waits, so that with 2 little is loaded meanwhile. Measured on an H200, depth 3 instead of 1 and 2:
     attention with blocks of 64 rows 2.91 to 2.14 ms (2 blocks on a multiprocessor instead of 3), heads of 192 421 to
     382 us; instead of none: linear attention 198 to 168 us, products of 64 x 128 tiles 550 to 312. Loops of no more
-    than four iterations keep their blocks, and get 2, unless the grid leaves room (chunk scan of one to four
-    iterations, depth 3 instead of 2: 944 to 1098, and 573 to 624 us); loops of one get none, and inner loops of no more
-    than they would load: of two in each of 64, loading ahead took 858 us instead of 765. Deeper loops are left alone,
-    and those of no depth in kernels with num_stages from T.Kernel.
+    than four iterations keep their blocks, and get one tile more, unless the grid leaves room, and never 3 where their
+    number depends on the block (chunk scan of one to four iterations, 3 instead of 2: 944 to 1098, and 573 to 624 us;
+    of two in all blocks, 151 to 140); loops of one get none, and inner loops of no more than they would load: of two in
+    each of 64, loading ahead took 858 us instead of 765. Deeper loops are left alone, and those of no depth in kernels
+    with num_stages from T.Kernel.
     With `unroll` > 1, innermost loops that have a depth, but neither products nor copies by hardware, are unrolled so
     many times and have no depth: their loads go to registers, those of several iterations together, and not through
     shared memory. `streamed` is the policy for tiles that are loaded only once in the whole grid (their place depends
@@ -197,10 +198,9 @@ def _deepened(loop: scf.ForOp, kernel: tile.KernelOp, target: Any, ranges: Range
     if target.multiprocessors and None not in extents:
         wanted.append(-(-prod(map(int, extents)) // target.multiprocessors))  # type: ignore[arg-type]
     trips, again = _most_iterations(loop, ranges), _is_inside(loop)  # an inner loop begins again and again
-    if not asynchronous or trips == inf and again:
-        deepest = own + 1
-    else:
-        deepest = _OF_FEW if trips <= _FEW and (again or min(wanted) > 1) else _DEEPEST
+    deepest = _DEEPEST if asynchronous and (trips < inf or not again) else own + 1
+    if asynchronous and trips <= _FEW and (again or min(wanted) > 1):
+        deepest = _OF_SOME if trip_count(loop) is None else own + 1
     for depth in range(deepest, own, -1):
         useful = trips > depth if again else trips >= depth or depth == own + 1 and trips > 1
         if useful and blocks(depth) >= max(1, min(wanted)):

@@ -69,7 +69,8 @@ def _gains(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
         for index, size in zip(load.indices, tile.buffer_type(load.buffer).shape, strict=True)
         if index is loop.index
     ]
-    return None not in blocks and prod(map(int, blocks)) <= target.multiprocessors and 1 not in walked
+    alone = None not in blocks and prod(map(int, blocks)) <= target.multiprocessors  # type: ignore[arg-type]
+    return alone and 1 not in walked
 
 
 def _may_load_ahead(loop: scf.ForOp) -> bool:

@@ -62,7 +62,7 @@ def warps(program: T.PrimFunc, target: str = "cuda:90", **options: Any) -> int:
     ],
 )  # fmt: skip
 def test_sums_of_columns_have_no_more_warps_than_columns(rows: int, width: int, dtype: str, expected: int) -> None:
-    """One for each 512 bytes of a row, but no more than 128 elements, or 256 bytes, for a thread; (2, 64) has one anyway."""
+    """One for each 512 bytes of a row, but no more than 128 elements, or 256 bytes, each thread; (2, 64) has one."""
     assert warps(columns(rows, width, dtype)) == expected
 
 

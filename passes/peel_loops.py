@@ -93,7 +93,7 @@ class PeelLoops(Pass):
             canonicalize(program.root, CANONICAL_PATTERNS)
 
     def _is_wanted(self, loop: scf.ForOp) -> bool:
-        if not loop.num_stages and of_kinds(loop.nests()[1:], scf.ForOp, scf.WhileOp):
+        if not loop.num_stages and of_kinds(loop.body.walk(), scf.ForOp, scf.WhileOp):
             return False
         if self.mode == "all":
             return True

@@ -74,7 +74,7 @@ def _gains(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
 
 
 def _may_load_ahead(loop: scf.ForOp) -> bool:
-    if of_kinds(loop.nests()[1:], scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
+    if of_kinds(loop.body.walk(), scf.ForOp, scf.WhileOp) or rewritten_buffers(loop):
         return False
     return not any(Effect.ORDERED in op.effects for op in loop.body.walk())
 

@@ -142,7 +142,7 @@ class Neighbours:
             count = len(self._values[axis])
             others = (position - 1, position + 1) if self._ordered[axis] else range(count)
             for other in others:
-                if other != position and 0 <= other < count:
+                if other != position:
                     near = self._index.get((*point[:axis], other, *point[axis + 1 :]))
                     if near is not None:
                         near_ones.append(near)

@@ -38,8 +38,9 @@ def save(folder: Path, trial: Trial) -> list[Path]:
     make_private(folder)
     for old in (folder / _LAUNCH, *folder.glob("*.kept.*")):  # of an earlier winner
         old.unlink(missing_ok=True)
-    files = [folder / f"{folder_name(kernel.name)}.py"]
-    write_file(files[0], kernel.source.encode())
+    source, metadata = folder / f"{folder_name(kernel.name)}.py", folder / "metadata.json"
+    write_file(source, kernel.source.encode())
+    files = [source]
     kernels: dict[str, Any] = {}
     try:
         compiled = kernel.compiled if kernel.target.kind != "interpret" else {}
@@ -52,10 +53,9 @@ def save(folder: Path, trial: Trial) -> list[Path]:
         raise
     except Exception as error:  # of the compiler: the result stands without its stages
         _log.info("autotune: the stages of %s are not kept (%s)", kernel.name, error)
-    files.append(folder / "metadata.json")
     config = plain(trial.config)
-    write_json(files[-1], {"program": kernel.name, "target": str(kernel.target), "config": config, "kernels": kernels})
-    return files
+    write_json(metadata, {"program": kernel.name, "target": str(kernel.target), "config": config, "kernels": kernels})
+    return [*files, metadata]
 
 
 def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> list[Path]:

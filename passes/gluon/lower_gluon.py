@@ -99,22 +99,22 @@ def _combined(op: Operation, numbers: Sequence[int | None]) -> int | None:
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None
-    match op:
-        case arith.CastOp():
-            return known[0]
-        case arith.NegOp():
-            return -known[0]
-        case arith.AddOp() | arith.MaxOp() | arith.MinOp():
-            a, b = known
-        case arith.SubOp():
-            a, b = known[0], -known[1]
-        case arith.MulOp() | arith.FloorDivOp() | arith.TruncDivOp():
-            (a, b), factor = known, constant_of(op.rhs)
+    match op, known:
+        case arith.CastOp(), [a]:
+            return a
+        case arith.NegOp(), [a]:
+            return -a
+        case ((arith.AddOp() | arith.MaxOp() | arith.MinOp()), [a, b]):
+            pass
+        case arith.SubOp(), [a, b]:
+            b = -b
+        case ((arith.MulOp() | arith.FloorDivOp() | arith.TruncDivOp()), [a, b]):
+            factor = constant_of(op.rhs)
             if factor is None and isinstance(op, arith.MulOp):
                 factor, a, b = constant_of(op.lhs), b, a
             return None if factor is None or factor <= 0 or b else a
-        case arith.ShrOp():
-            return None if known[1] else known[0]
+        case arith.ShrOp(), [a, b]:
+            return None if b else a
         case _:
             return None
     return a or b if not (a and b) or a == b else None

@@ -60,7 +60,7 @@ def product_loops(kernel: tile.KernelOp) -> list[ProductLoop]:
 def _product_loop(loop: scf.ForOp) -> ProductLoop | None:
     inside = list(loop.body.walk())
     dots = tuple(of_kinds(inside, tensor.DotOp))
-    if not dots or of_kinds(loop.nests()[1:], scf.ForOp, scf.WhileOp):
+    if not dots or of_kinds(loop.body.walk(), scf.ForOp, scf.WhileOp):
         return None
     operands = []
     for dot in dots:

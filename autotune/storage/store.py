@@ -255,7 +255,6 @@ class Store:
             )
             if self._mend and self._locked:  # no other process adds lines meanwhile
                 journal.write_journal(self.trials_path, [*others, *records.values()])
-                self._mend = False
             self._keep_history()
             best = {
                 "schema": SCHEMA,

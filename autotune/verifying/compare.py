@@ -91,13 +91,13 @@ def rms(expected: Any) -> float:
 
 
 def _compared(actual: Any, expected: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Elements of both, in float64 or complex128, and how far they are apart: whole numbers of 64 bits, too, whose
-    last bits float64 does not have."""
+    """Elements of both, in float64 or complex128, and how far they are apart: whole numbers by their halves, for the
+    last bits of 64 are none of float64."""
     is_complex = actual.dtype.is_complex or expected.dtype.is_complex
     is_whole = not any(each.dtype.is_floating_point or each.dtype.is_complex for each in (actual, expected))
     for pair in _chunks(actual, expected):
         got, want = (_wide(each, is_complex) for each in pair)
-        if is_whole and any(each.element_size() == 8 for each in pair):
+        if is_whole:
             (high, low), (wanted_high, wanted_low) = map(_halves, pair)
             yield got, want, ((high - wanted_high) * 2.0**32 + (low - wanted_low)).abs()
         else:

@@ -54,8 +54,8 @@ def _summed_axis(buffer: Value) -> int | None:
             axes.add(op.axis)
         elif not (isinstance(op, tile.FillOp) and constant_of(op.value) == 0):
             return None
-    found = updates_alone(updates)
-    if len(axes) != 1 or not found or found[0].kind != "add":
+    found = updates_alone(updates) or []
+    if len(axes) != 1 or {each.kind for each in found} != {"add"}:
         return None
     axis = axes.pop()
     return axis if tile.buffer_type(buffer).shape[axis] != 1 else None

@@ -109,6 +109,7 @@ def test_outputs_and_references_of_other_types() -> None:
     found = difference(torch.tensor([1 + 1j, 2]), torch.tensor([1.0, 2.0]), 0.0, 0.0)
     assert (found.mismatched, found.max_error, found.worst) == (1, 1.0, 0)
     assert difference(torch.empty(0), torch.empty(0), 0.0, 0.0).max_error == 0.0
+    assert rms(torch.tensor([math.nan, math.inf])) == 0.0 and rms(torch.tensor([math.inf, 2.0])) == 2.0
     assert rms(torch.tensor([3 + 4j, 0])) == pytest.approx(math.sqrt(12.5))
 
 

@@ -369,6 +369,12 @@ def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[in
         ("f = lambda x, /: x\nB[0] = f(x=2)", "the lambda is called without x"),
         ("f = lambda x: x\nB[0] = f(1, 2)", "the lambda is called with 1 argument too many"),
         ("def f(x, *, k=2):\n    return x\nB[0] = f(1, 2)", "f is called with 1 argument too many"),
+        (
+            "tx = T.get_thread_binding()\nv = T.alloc_var('int32')\n"
+            "with T.attr(T.comm_reducer(lambda x, y: x + y, [0]), 'reduce_scope', 0):\n"
+            "    T.tvm_thread_allreduce(1, tx, True, v, tx)\nT.tvm_thread_allreduce(1, tx, True, v, tx)",
+            "T.tvm_thread_allreduce stands in a block `with T.attr",
+        ),
         ("B[0] = 1 if n is 3 else 2", "`is` compares Python's objects, not values on the device; write =="),
         ("B[0] = 1 if 3 is not A[0] else 2", "`is not` compares Python's objects, not values on the device; write !="),
         ("x = [1]\nif n > 2:\n    x += [2]", "a Python list from outside this device loop or branch cannot be changed"),

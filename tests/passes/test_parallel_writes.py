@@ -137,6 +137,8 @@ def test_stores_that_put_back_what_was_just_read(between: str, store: str, keeps
 
 
 ADD = "%o = tile.load %r[%bx] : float32 %n = arith.add %o, %f : float32 tile.store %n, %r[%bx]"
+ADD_NARROW = """%w = arith.cast %s : int64 %o = tile.load %h[%bx] : int16 %t = arith.cast %o : int64
+    %u = arith.add %t, %w : int64 %n = arith.cast %u : int16 tile.store %n, %h[%bx]"""
 MORE = ADD.replace("%o", "%p").replace("%n", "%q").replace("%bx", "%s")
 ATOMIC = '%a = tile.atomic %f, %r[%c1] {kind = "add"} : float32'
 
@@ -159,6 +161,9 @@ ATOMIC = '%a = tile.atomic %f, %r[%c1] {kind = "add"} : float32'
         (ADD.replace("tile.store %n, %r[%bx]", "tile.store %n, %r[%s]"), None),
         (ADD.replace("%n = arith.add %o, %f", "%t = arith.add %o, %g : float32 tile.store %t, %D[%c1] "
                      "%n = arith.add %t, %f"), None),
+        # Whole numbers wrap in either type, and the largest of them is another one then.
+        (ADD_NARROW, ["w"]),
+        (ADD_NARROW.replace("arith.add", "arith.max"), None),
         (f"{ADD} {MORE}", ["f", "f"]),
         (f"{ADD} {MORE.replace('add', 'sub')}", ["f", "-f"]),
         (f"{ADD} {MORE.replace('add', 'min')}", None),
@@ -174,8 +179,9 @@ ATOMIC = '%a = tile.atomic %f, %r[%c1] {kind = "add"} : float32'
     ],
 )  # fmt: skip
 def test_accesses_that_only_update(body: str, terms: list[str] | None) -> None:
-    text = f"""%r = tile.alloc : buffer<4*float32, shared> %g = arith.neg %f : float32 {body}"""
+    allocs = "%r = tile.alloc : buffer<4*float32, shared> %h = tile.alloc : buffer<4*int16, shared>"
+    text = f"{allocs} %g = arith.neg %f : float32 {body}"
     ops = list(kernel_of(program(text)).walk())
-    (buffer,) = [op.out for op in ops if isinstance(op, tile.AllocOp)]
+    (buffer,) = [op.out for op in ops if isinstance(op, tile.AllocOp) and op.out.uses]
     found = updates_alone([op for op in ops if buffer in op.operands])
     assert (found and [("-" if minus else "") + term.name for each in found for term, minus in each.terms]) == terms

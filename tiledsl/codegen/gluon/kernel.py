@@ -340,7 +340,7 @@ class GluonKernelWriter(SpecializedWriter):
             if self.plan.in_registers(load):
                 reader = next(each for each in self.plan.products if block(each.a) is load)
                 layout = self.operand_layouts[reader.out.shape]
-                self.line(f"{self.name(load.out)} = {self._tile(load.out)}.load({layout})")
+                self.line(f"{self.name(load.out)} = {self.operand(load.out, self._tile_at(load, '0'))}.load({layout})")
         if all(map(self.plan.in_registers, self.plan.kept)) and not self.in_item:
             self._release_kept()
 
@@ -469,6 +469,11 @@ class GluonKernelWriter(SpecializedWriter):
             late[loop.op.index] = self.late_names[loop]
             following = index if 0 in stages else self.expressions.value(loop.op.upper).at(ADD)
             self.line(f"{self.late_names[loop]} = {following} - 1")
+        if 0 not in stages:  # nothing runs while tiles arrive
+            for product in (op for op in loop.products if loop.stage[op]):
+                for load in (block(product.a), block(product.b)):
+                    if isinstance(load, triton.LoadBlockOp) and load not in self.plan.kept:
+                        self._await_tile(load, product)
         for number, copy in loop.steps(len(clusters), copies):
             cluster = clusters[number]
             if copy and not number:
@@ -560,7 +565,7 @@ class GluonKernelWriter(SpecializedWriter):
             self._meet()
         super().send_box(op)
 
-    def _tile(self, value: Value) -> str:
+    def _tile(self, value: Value, product: tensor.DotOp) -> str:
         """A tile as an operand, once it is there."""
         load = block(value)
         assert isinstance(load, triton.LoadBlockOp)
@@ -570,14 +575,16 @@ class GluonKernelWriter(SpecializedWriter):
                 place = "_zero()"
                 self.helpers = tuple(dict.fromkeys((*self.helpers, api.ZERO)))
             return self.operand(value, place)
-        ring = self.plan.rings[load.ring]
-        readers = ring.readers[self.loop]
-        stage = self.loop.stage[self.product]
+        return self.operand(value, self._tile_at(load, self._await_tile(load, product)))
+
+    def _await_tile(self, load: triton.LoadBlockOp, product: tensor.DotOp) -> str:
+        """Wait for a tile where that has not been done in the turn; its place in its ring."""
+        ring, stage = self.plan.rings[load.ring], self.loop.stage[product]
         place, phase = self.counters[tuple(ring.readers), stage]
-        if load.ring not in self.now.awaited and stage == min(readers):
+        if load.ring not in self.now.awaited and stage == min(ring.readers[self.loop]):
             self.now.awaited.add(load.ring)
             self.line(f"mbarrier.wait({self.full[load.ring]}.index({place}), {phase})")
-        return self.operand(value, self._tile_at(load, place))
+        return place
 
     def _read_row(self, op: triton.LoadBlockOp) -> None:
         """Read what is no operand of a product from its place in shared memory."""
@@ -592,13 +599,12 @@ class GluonKernelWriter(SpecializedWriter):
     def _issue(self, op: tensor.DotOp) -> None:
         """Issue a product. What it is added to may be on its way, if nothing else wants it."""
         self.origin(op)
-        self.product = op
         before = [each for each in self.flying if op.accumulator in each.values]
         chained = bool(before) and set(op.accumulator.uses) == {op}
         if not chained:
             self._await_values(self._inside(op.accumulator))
         left, held = self._left(op)
-        right = self._tile(op.b)
+        right = self._tile(op.b, op)
         from_zero = constant_of(op.accumulator) == 0
         copy = self.variables.copy  # the registers of the turn before the last are used before they change again
         place = self._name_of(op.out, copy - 2) if copy > 1 else self.zeros(op.out) if from_zero else ""
@@ -625,7 +631,7 @@ class GluonKernelWriter(SpecializedWriter):
         if load is not None and self.plan.in_registers(load):
             return self.name(op.a), [self.name(op.a)]
         if load is not None:
-            return self._tile(op.a), []
+            return self._tile(op.a, op), []
         if buffer := self._buffer(op):
             return f"{buffer}.permute({op.a.op.permutation})" if isinstance(op.a.op, tensor.TransposeOp) else buffer, []
         operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]

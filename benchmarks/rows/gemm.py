@@ -23,11 +23,10 @@ LARGE = [
     product(128, 256, 64, 3, 8, TMA), product(128, 128, 64, 4, 8, TMA), product(64, 256, 64, 4, 4, TMA),
     product(128, 64, 64, 4, 4, PERSISTENT), product(64, 128, 64, 4, 4), product(64, 64, 64, 5, 4),
     product(128, 256, 64, 3, 8, GLUON), product(128, 128, 64, 5, 8, GLUON), product(192, 128, 64, 4, 8, GLUON),
-    product(128, 256, 64, 3, 8, LAST_WAVE), product(192, 128, 64, 4, 8, LAST_WAVE),
 ]  # fmt: skip
+_LAST_WAVES = [product(128, 256, 64, 3, 8, LAST_WAVE), product(192, 128, 64, 4, 8, LAST_WAVE)]
 _STRIPS = [(16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 3, 4), (16, 32, 128, 6, 2)]
 _LOW = [(64, 64, 128, 4, 4), (64, 128, 64, 4, 4), (64, 32, 128, 4, 4)]
-DEEP_LOW = [product(64, 64, 128, 5, 4), product(64, 64, 128, 6, 4)]
 # Few rows read much and compute little: what counts is how many bytes are on their way.
 DEEP = [
     product(64, 128, 64, 8, 4), product(64, 128, 64, 8, 4, TMA), product(128, 64, 64, 8, 4, TMA),
@@ -58,7 +57,7 @@ TILELANG_STRIPS = [
 
 def space(M: int, N: int, K: int) -> list[dict[str, Any]]:
     """Configurations to search for a product. Those of few rows, and short ones, begin while the kernel before ends."""
-    configs = _few_rows(M) if M <= 128 else LARGE + DEEP[:4] + RINGS[:1] if M <= 2048 else LARGE
+    configs = _few_rows(M) if M <= 128 else LARGE + (DEEP[:4] + RINGS[:1] if M <= 2048 else _LAST_WAVES)
     overlapped = M <= 128 or M * N * K <= SHORT
     return [{**each, "launch_pdl": True} for each in configs] if overlapped else configs
 
@@ -67,7 +66,7 @@ def _few_rows(M: int) -> list[dict[str, Any]]:
     if M <= 16:
         return STRIPS
     if M <= 64:
-        return LOW + DEEP_LOW + DEEP[:2] + STRIPS[:4] + RINGS[:2]
+        return [product(64, 64, 128, 5, 4), *LOW] + DEEP[:2] + STRIPS[:4] + RINGS[:2]
     return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
 
 

@@ -66,7 +66,7 @@ def _few_rows(M: int) -> list[dict[str, Any]]:
     if M <= 16:
         return STRIPS
     if M <= 64:
-        return [product(64, 64, 128, 5, 4), *LOW] + DEEP[:2] + STRIPS[:4] + RINGS[:2]
+        return [product(64, 64, 128, 5, 4), *LOW, *DEEP[:2], *STRIPS[:4], *RINGS[:2]]
     return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
 
 

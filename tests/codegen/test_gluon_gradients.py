@@ -118,6 +118,11 @@ def test_planted_faults_are_found(name: str) -> None:
         errors(source.replace(*WRONG[name]), 256, 256, 128, False)
 
 
+def test_what_is_stored_instead_of_added_is_lost() -> None:
+    source = gradients().source
+    assert errors(source.replace("_add_box(dQ_tiles", "_store_box(dQ_tiles"), 256, 256, 128, False) > 0.1
+
+
 @T.prim_func
 def sums(A: T.Tensor((256, 64), "float16"), B: T.Tensor((64, 64), "float16"), C: T.Tensor((256, 64), "float32")):
     """Two products of tiles; the second is added to memory."""
@@ -145,6 +150,12 @@ def test_one_product_of_tiles_leaves_a_turn_whole() -> None:
     for t in range(4):
         tile = a[t * 64 :][:64].float()
         assert torch.allclose(c[t * 64 :][:64], 1 + (tile @ b.float()).half().float() @ tile, rtol=1e-2, atol=2e-1)
+
+
+def test_levels_and_source_add_alike() -> None:
+    certificate = tiledsl.compile(sums, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}).verify()
+    assert certificate.ok and not certificate.of("unknown"), certificate.text()
+    assert "iterations that write C" in certificate.text()
 
 
 def test_where_gluon_is_not_known_to_be_faster() -> None:

@@ -20,6 +20,7 @@ from tiledsl.analysis.gluon.tile_loops import (
     TileLoops,
     consumers,
     find_tile_loops,
+    is_addition,
     is_computed_twice,
     tile_loops,
 )
@@ -348,10 +349,10 @@ def _load_rows_by_box(loop: scf.ForOp, stages: int, left: int) -> int:
 
 
 def _add_by_box(op: tile.AtomicOp, left: int) -> int:
-    """Turn an addition of a whole tile to memory into that of a box, where so many bytes are left for it; return what
-    is left then."""
+    """Turn an addition of a whole tile to memory into that of a box, where so many bytes are left for it and nothing
+    else is done with the buffer, since copies end later; return what is left then."""
     size = tensor_bytes(op.value)
-    if op.mask is not None or size > left:
+    if op.mask is not None or size > left or not all(map(is_addition, op.buffer.uses)):
         return left
     try:
         offsets, axes = _box_of(op, op.value.type)

@@ -123,27 +123,40 @@ def test_what_is_stored_instead_of_added_is_lost() -> None:
     assert errors(source.replace("_add_box(dQ_tiles", "_store_box(dQ_tiles"), 256, 256, 128, False) > 0.1
 
 
-@T.prim_func
-def sums(A: T.Tensor((256, 64), "float16"), B: T.Tensor((64, 64), "float16"), C: T.Tensor((256, 64), "float32")):
-    """Two products of tiles; the second is added to memory."""
-    with T.Kernel(1, threads=256):
-        a = T.alloc_shared((64, 64), "float16")
-        b = T.alloc_shared((64, 64), "float16")
-        first = T.alloc_fragment((64, 64), "float32")
-        half = T.alloc_fragment((64, 64), "float16")
-        second = T.alloc_fragment((64, 64), "float32")
-        T.copy(B, b)
-        for t in T.Pipelined(4, num_stages=2):
-            T.copy(A[t * 64, 0], a)
-            T.gemm(a, b, first, clear_accum=True)
-            T.copy(first, half)
-            T.gemm(half, a, second, clear_accum=True)
-            for i, j in T.Parallel(64, 64):
-                T.atomic_add(C[t * 64 + i, j], second[i, j])
+def adding(reads: bool = False) -> Any:
+    """Two products of tiles; the second is added to memory, which may be read behind the loop."""
+
+    @T.prim_func
+    def sums(A: T.Tensor((256, 64), "float16"), B: T.Tensor((64, 64), "float16"), C: T.Tensor((256, 64), "float32")):
+        with T.Kernel(1, threads=256):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            first = T.alloc_fragment((64, 64), "float32")
+            half = T.alloc_fragment((64, 64), "float16")
+            second = T.alloc_fragment((64, 64), "float32")
+            T.copy(B, b)
+            for t in T.Pipelined(4, num_stages=2):
+                T.copy(A[t * 64, 0], a)
+                T.gemm(a, b, first, clear_accum=True)
+                T.copy(first, half)
+                T.gemm(half, a, second, clear_accum=True)
+                for i, j in T.Parallel(64, 64):
+                    T.atomic_add(C[t * 64 + i, j], second[i, j])
+            if reads:
+                T.copy(C[0, 0], second)
+                T.copy(second, C[64, 0])
+
+    return sums
+
+
+def test_additions_to_what_is_also_read_are_no_copies() -> None:
+    """A copy is there for others at the end of the kernel."""
+    kernel = tiledsl.compile(adding(reads=True), target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    assert "_add_box" not in kernel.source and "atomic_add(C" in kernel.source
 
 
 def test_one_product_of_tiles_leaves_a_turn_whole() -> None:
-    kernel = tiledsl.compile(sums, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    kernel = tiledsl.compile(adding(), target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
     assert "_add_box(C_tiles" in kernel.source and "_before" not in kernel.source, kernel.remarks
     a, b, c = torch.randn(256, 64).half(), torch.randn(64, 64).half(), torch.ones(256, 64)
     gluon_machine.run_gluon(kernel.source, "sums", a, b, c)
@@ -153,13 +166,13 @@ def test_one_product_of_tiles_leaves_a_turn_whole() -> None:
 
 
 def test_levels_and_source_add_alike() -> None:
-    certificate = tiledsl.compile(sums, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}).verify()
+    certificate = tiledsl.compile(adding(), target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}).verify()
     assert certificate.ok and not certificate.of("unknown"), certificate.text()
     assert "iterations that write C" in certificate.text()
 
 
 def test_where_gluon_is_not_known_to_be_faster() -> None:
-    kernel = tiledsl.compile(sums, target="cuda:90")
+    kernel = tiledsl.compile(adding(), target="cuda:90")
     assert "@gluon.jit" not in kernel.source
     assert "added to memory, 64 rows have not been measured" in kernel.remarks[0]
 

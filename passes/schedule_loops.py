@@ -249,8 +249,8 @@ def _name_results(body: Region) -> None:
 
 
 def _name_rings(launch: triton.LaunchOp) -> None:
-    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike. A
-    row that no product reads shares that of a tile which is read longer."""
+    """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike, and
+    read in the same stages. A row that no product reads shares the ring of a tile which is read longer."""
     group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)]
     loads = of_kinds(launch.body.walk(), triton.LoadBlockOp)
     by_group = dependents(group, needed_for(value for load in loads for value in load.starts))
@@ -277,8 +277,10 @@ def _name_rings(launch: triton.LaunchOp) -> None:
             last = max(order[user] for user in load.out.uses)
             rings[next(key for key in rings if order[key[1]] > last)].append(load)
         free = dict(known)
+        stages = {op: cluster.stage for cluster in turn for op in cluster.ops}
         for tiles in rings.values():
-            kind: list[object] = [(load.descriptor, gluon.box(load)) for load in tiles]
+            read = {stages[op] for op in products if {block(op.a), block(op.b)} & {*tiles}}
+            kind: list[object] = [read, *((load.descriptor, gluon.box(load)) for load in tiles)]
             wanted = tiles[0].out.name or "tile"
             numbered = chain([wanted], (f"{wanted}_{number}" for number in count(1)))
             new = next(each for each in numbered if each not in known)

@@ -64,6 +64,99 @@ def scaled(blocks: int, turns: int, depth: int, rows: int = 128, constant: int =
     return scaled
 
 
+def nested(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """A loop inside of a loop: the outer one's turns have no, one, two ... products, which are scaled and added."""
+
+    @T.prim_func
+    def nested(
+        A: T.Tensor((blocks * rows, turns * KEYS), "float16"),
+        B: T.Tensor((64, turns * KEYS), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            a, b = T.alloc_shared((rows, KEYS), "float16"), T.alloc_shared((64, KEYS), "float16")
+            part, total = T.alloc_fragment((rows, 64), "float32"), T.alloc_fragment((rows, 64), "float32")
+            T.clear(total)
+            for g in T.serial(lengths[bx]):
+                T.clear(part)
+                for t in T.Pipelined(g, num_stages=depth):
+                    T.copy(A[bx * rows, t * KEYS], a)
+                    T.copy(B[0, t * KEYS], b)
+                    T.gemm(a, b, part, transpose_B=True)
+                for i, j in T.Parallel(rows, 64):
+                    total[i, j] += part[i, j] * T.cast(g, "float32")
+            T.copy(total, C[bx * rows, 0])
+
+    return nested
+
+
+def scan(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """Two products into one sum, of which one needs a third: B's rows are keys, from the end on values, and states."""
+
+    @T.prim_func
+    def scan(
+        A: T.Tensor((blocks * rows, 64), "float16"),
+        B: T.Tensor((turns * KEYS, 64), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            q, k = T.alloc_shared((rows, 64), "float16"), T.alloc_shared((KEYS, 64), "float16")
+            v, state = T.alloc_shared((KEYS, 64), "float16"), T.alloc_shared((64, 64), "float16")
+            s, acc = T.alloc_fragment((rows, KEYS), "float32"), T.alloc_fragment((rows, 64), "float32")
+            weights = T.alloc_fragment((rows, KEYS), "float16")
+            T.copy(A[bx * rows, 0], q)
+            T.clear(acc)
+            for t in T.Pipelined(lengths[bx], num_stages=depth):
+                T.copy(B[t * KEYS, 0], k)
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(rows, KEYS):
+                    weights[i, j] = T.cast(s[i, j] * 0.125, "float16")
+                T.copy(B[(turns - 1 - t) * KEYS, 0], v)
+                T.gemm(weights, v, acc)
+                T.copy(B[(t + 1) % turns * KEYS, 0], state)
+                T.gemm(q, state, acc)
+            T.copy(acc, C[bx * rows, 0])
+
+    return scan
+
+
+def twice(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """Two loops that load the same tiles and hold them differently long: values of one are keys of the other."""
+
+    @T.prim_func
+    def twice(
+        A: T.Tensor((blocks * rows, 64), "float16"),
+        B: T.Tensor((turns * KEYS, 64), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            q, k = T.alloc_shared((rows, 64), "float16"), T.alloc_shared((KEYS, 64), "float16")
+            v = T.alloc_shared((KEYS, 64), "float16")
+            s, acc = T.alloc_fragment((rows, KEYS), "float32"), T.alloc_fragment((rows, 64), "float32")
+            total, weights = T.alloc_fragment((rows, KEYS), "float32"), T.alloc_fragment((rows, KEYS), "float16")
+            T.copy(A[bx * rows, 0], q)
+            T.clear(acc)
+            T.clear(total)
+            for t in T.Pipelined(lengths[bx], num_stages=depth):
+                T.copy(B[t * KEYS, 0], k)
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(rows, KEYS):
+                    weights[i, j] = T.cast(s[i, j] * 0.125, "float16")
+                T.copy(B[(turns - 1 - t) * KEYS, 0], v)
+                T.gemm(weights, v, acc)
+            for t in T.Pipelined(lengths[bx] // 2, num_stages=depth):
+                T.copy(B[t * KEYS, 0], v)
+                T.gemm(q, v, total, transpose_B=True)
+            for i, j in T.Parallel(rows, 64):
+                acc[i, j] += total[i, j]
+            T.copy(acc, C[bx * rows, 0])
+
+    return twice
+
+
 def latent(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
     """Attention whose values are the keys."""
     return weighted(blocks, turns, depth, rows, is_latent=True)
@@ -114,10 +207,13 @@ def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bo
     return weighted
 
 
+OF_ROWS = (weighted, latent, scan, twice)  # whose turns take rows of B
+
+
 def inputs(program: Callable[..., Any], lengths: list[int], turns: int, rows: int = 128) -> list[torch.Tensor]:
     """A, B, lengths and C of whole numbers, of which all sums are exact but the weights'."""
     torch.manual_seed(0)
-    is_attention = program in (weighted, latent)
+    is_attention = program in OF_ROWS
     inner = 64 if is_attention else turns * KEYS
     a = torch.randint(-2, 3, (len(lengths) * rows, inner)).half()
     b = torch.randint(-2, 3, (turns * KEYS, 64) if is_attention else (64, inner)).half()
@@ -131,6 +227,18 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
     out = torch.zeros(a.shape[0], 64)
     for block, length in enumerate(lengths.tolist()):
         at = slice(block * rows, (block + 1) * rows)
+        if program is scan:
+            tiles = b.float().split(KEYS)
+            for t in range(length):
+                scores = a[at].float() @ tiles[t].T * 0.125
+                out[at] += scores.half().float() @ tiles[-1 - t] + a[at].float() @ tiles[(t + 1) % len(tiles)]
+            continue
+        if program is twice:
+            tiles = b.float().split(KEYS)
+            for t in range(length):
+                out[at] += (a[at].float() @ tiles[t].T * 0.125).half().float() @ tiles[-1 - t]
+                out[at] += a[at].float() @ tiles[t].T if t < length // 2 else 0
+            continue
         if program in (weighted, latent):
             tiles = b.float().split(KEYS)
             keys, values = tiles[:length], (tiles if program is latent else tiles[::-1])[:length]
@@ -141,5 +249,7 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
         for t in range(length):
             tile = slice(t * KEYS, (t + 1) * KEYS)
             made = a[at, tile].float() @ b[:, tile].float().T
-            out[at] += made * (t + 1) if program is scaled else made
+            # of turn g of the outer loop, tile t is one if g is more
+            scale = {scaled: t + 1, nested: sum(range(t + 1, length))}
+            out[at] += made * scale.get(program, 1)
     return out

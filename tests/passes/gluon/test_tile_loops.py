@@ -239,5 +239,8 @@ def test_blocks_take_the_places_of_those_alike_of_earlier_loops() -> None:
     assert {one.out.name: other.out.name for one, other in made.rings.items()} == {
         "b": "b", "e": "e", "f": "b", "g": "g",
     }  # fmt: skip
+    assert {one.out.name: other.out.name for one, other in made.places(are_late=True).items()} == {
+        "b": "b", "e": "e", "f": "f", "g": "g",
+    }  # fmt: skip
     for warps, places in ((4, {}), (8, {"w": "w", "w2": "w"})):
         assert {one.name: other.name for one, other in made.buffers(warps).items()} == places

@@ -39,6 +39,7 @@ def checked(launch: triton.LaunchOp) -> Schedule:
     _check_rings(launch)
     schedule = Schedule(launch)
     _check_results(launch, schedule)
+    _check_stages(schedule)
     for loop in schedule.loops:
         _check_readers(loop, schedule)
         _check_order(loop, schedule)
@@ -114,6 +115,17 @@ def _check_rings(launch: triton.LaunchOp) -> None:
 
 def _tiles(kind: list[_Kind]) -> str:
     return " and ".join(f"{'x'.join(map(str, box))} {dtype}" for box, dtype in kind)
+
+
+def _check_stages(schedule: Schedule) -> None:
+    """Loops that share a ring go through its places together in each stage."""
+    for name, ring in schedule.rings.items():
+        stages = {loop: sorted(by_stage) for loop, by_stage in ring.readers.items()}
+        first = next(iter(stages.values()), [])
+        other = next((loop for loop in stages if stages[loop] != first), None)
+        if other is not None:
+            what = f"it reads ring {name!r} in the stages {stages[other]}, and another loop in {first}"
+            raise _broken("rings", other.op, what, "the same stages, or another ring")
 
 
 def _check_readers(loop: Loop, schedule: Schedule) -> None:

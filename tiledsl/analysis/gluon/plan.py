@@ -61,7 +61,7 @@ def make_plan(
     kept = {load: tensor_bytes(load.out) for load in found.kept}
     once = BARRIER_BYTES + sum(kept.values()) + sum(map(tensor_bytes, {*found.buffers(warps).values()}))
     results = {op: tensor_bytes(op.value) for op in stored}
-    stage_bytes = sum(tensor_bytes(load.out) for load in {*found.rings.values()})
+    stage_bytes = sum(tensor_bytes(load.out) for load in {*found.places(groups > 1 or warps == 4).values()})
     least = once + sum(results.values()) + 2 * stage_bytes
     in_item = None
     if least > shared_bytes:

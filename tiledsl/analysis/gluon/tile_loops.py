@@ -149,7 +149,16 @@ class TileLoops:
     def rings(self) -> dict[LoadBlock, LoadBlock]:
         """For each block that a loop loads the one whose place it has: the same box of the same buffer, which an
         earlier loop loads."""
-        return shared([{load: (load.operands[0], gluon.box(load)) for load in loop.loads} for loop in self.loops])
+        return self.places(are_late=False)
+
+    def places(self, are_late: bool) -> dict[LoadBlock, LoadBlock]:
+        """The same; where products are held back for a turn, only what an earlier loop holds as long."""
+
+        def kind(loop: TileLoop, load: LoadBlock) -> object:
+            readers = (each for each in loop.products if load in (block(each.a), block(each.b)))
+            return load.operands[0], gluon.box(load), {are_late and each in loop.late for each in readers}
+
+        return shared([{load: kind(loop, load) for load in loop.loads} for loop in self.loops])
 
     def buffers(self, warps: int) -> dict[Value, Value]:
         """For each computed operand that passes through shared memory, since warps that share its rows hold other

@@ -425,6 +425,8 @@ class GluonKernelWriter(SpecializedWriter):
                 self.line(f"{self.name(argument)} = warpgroup_mma_init({self.name(argument)})")
             each = self._flying(loop, product)
             each.values, each.turn = {argument}, None
+            if block(product.a) is not None and self.plan.reads_registers(product):
+                each.names.append(self.name(product.a))
             each.freed = {ring: self._before(place) for ring, place in each.freed.items()}
             old.append(each)
         for place in dict.fromkeys(self._before(stage) for stage, _ in self._stages(loop) if old):

@@ -110,6 +110,12 @@ def test_other_loops_of_a_thread_have_their_turns(body: tuple[str, ...]) -> None
     assert not any("tile.atomic" in line for line in threads(*body))
 
 
+def test_loops_over_elements_of_each_thread_are_parallel() -> None:
+    body = """scf.for %c0, %c4, %c1 (%k: int32) { %w = tile.load %s[%tx, %k] : float32
+                %z = arith.mul %w, %c2.0 : float32 tile.store %z, %s[%tx, %k] scf.yield }"""
+    assert "tile.parallel {extents = (4,)} (%k: int32) {" in threads(body)
+
+
 def tiles(body: str, summed: str = '{kind = "sum", axis = 1}', fill: str = "%c0.0", more: str = "") -> list[str]:
     text = f"""%s = tile.alloc : buffer<8*12*float32, fragment> %p = tile.alloc : buffer<8*4*float32, fragment>
                %o = tile.alloc : buffer<8*float32, fragment> %v = tile.alloc : buffer<4*float32, fragment>

@@ -452,6 +452,9 @@ BODIES = {
     "local_inside_uniform": """PAR { %t = tile.alloc : buffer<2*float32, local> tile.store %c0.5, %t[%c1]
         tile.store %c1.5, %t[%c0] %x = tile.load %t[%c1] : float32 %y = tile.load %t[%c0] : float32
         %z = arith.sub %y, %x : float32 tile.store %z, %a[%i, %j] }""",
+    "local_inside_doubled": """PAR { %t = tile.alloc : buffer<1*float32, local> tile.fill %c1.5, %t
+        %x = tile.load %t[%c0] : float32 %y = arith.mul %x, %x : float32 tile.store %y, %t[%c0]
+        %z = tile.load %t[%c0] : float32 tile.store %z, %a[%i, %j] }""",
     "local_inside": """PAR { %t = tile.alloc : buffer<2*float32, local> %x = tile.load %A[%i, %j] : float32
                        tile.store %x, %t[%c0] tile.store %c4.0, %t[%c1]
                        %y = tile.load %t[%c0] : float32 %z = tile.load %t[%c1] : float32

@@ -85,7 +85,7 @@ def _folded(value: Value, axes: tuple[int, ...], folded: dict[tuple[Value, tuple
             copy = tensor.ReshapeOp(value, result_types=[type])
         else:
             copy = op.clone({each: _folded(each, axes, folded) for each in op.operands})
-            copy.results[0].set_type(type)
+            copy.result.set_type(type)
         assert op.parent is not None
         op.parent.insert(copy, op.next)
         folded[value, axes] = copy.result
@@ -142,7 +142,7 @@ class _Dims(DisjointSets[Dim]):
         """Join and keep dimensions of what an operation takes and gives."""
         tiles = [value for value in (*op.operands, *op.results) if value.shape and type(value.type) is not BufferType]
         match op:
-            case arith.Elementwise() | tensor.IotaOp() if op.results[0] in self.indices:
+            case arith.Elementwise() | tensor.IotaOp() if op.result in self.indices:
                 pass
             case arith.ConstantOp() | tensor.ReshapeOp() | scf.YieldOp() | scf.ConditionOp():
                 pass
@@ -199,7 +199,7 @@ class _Dims(DisjointSets[Dim]):
 
 def _is_index(op: Operation, indices: dict[Value, int]) -> bool:
     """Whether an operation gives integers or conditions of the position along one dimension."""
-    out = op.results[0]
+    out = op.result
     if is_float(out.dtype) or sum(size > 1 for size in out.shape) > 1 or not op.is_pure or not out.shape:
         return False
     return all(indices.get(value, DEPTH) < DEPTH or not value.shape for value in op.operands)

@@ -111,9 +111,9 @@ def _made_flat(builder: Builder, value: Value, shape: Shape, flattened: dict[Val
         return operands[0]
     twin = op.clone(dict(zip(op.operands, operands)))  # type: ignore[arg-type]
     made = broadcast_shapes(*(each.shape for each in operands if each is not None))
-    twin.results[0].set_type(with_shape(made or (), value.dtype))
+    twin.result.set_type(with_shape(made or (), value.dtype))
     builder.insert(twin)
-    return twin.results[0]
+    return twin.result
 
 
 def _gather_flat(op: tensor.GatherOp) -> None:

@@ -53,7 +53,7 @@ def _put_in_branch(dot: tensor.DotOp) -> None:
     taken = builder.insert(arith.CmpOp(blocks, builder.constant(0, blocks.type), predicate="gt")).out
     then, orelse = Region(), Region()
     branch = builder.insert(scf.IfOp(taken, names=[dot.out.name], result_types=[dot.out.type], regions=[then, orelse]))
-    dot.out.replace_with(branch.results[0])
+    dot.out.replace_with(branch.result)
     then.insert(dot.detach())
     scf.yielding(then, [dot.out])
     scf.yielding(orelse, [dot.accumulator])

@@ -178,7 +178,7 @@ class _Parts:
         """An elementwise operation on other operands."""
         copy = op.clone(dict(zip(op.operands, operands, strict=True)))
         shape = broadcast_shapes(*(each.shape for each in operands)) or ()
-        copy.results[0].set_type(with_shape(shape, copy.results[0].dtype))
+        copy.result.set_type(with_shape(shape, copy.result.dtype))
         return self.builder.insert(copy).result
 
 

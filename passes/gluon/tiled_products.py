@@ -51,11 +51,11 @@ def _as_row(value: Value, rows: dict[Value, Value]) -> Value | None:
                 return None
             mapping[operand] = wide
         row = op.clone(mapping)
-        row.results[0].set_type(TensorType(shape, value.dtype))
+        row.result.set_type(TensorType(shape, value.dtype))
     else:
         return None
     op.parent.insert(row, op.next)  # type: ignore[union-attr]
-    rows[value] = row.results[0]
+    rows[value] = row.result
     return rows[value]
 
 

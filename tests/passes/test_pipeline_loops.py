@@ -175,6 +175,24 @@ def main(A: T.Tensor((64, 1024), "float16"), B: T.Tensor(({rows}, 1024), "float1
     assert kernel.ir("pipeline-loops").count("tensor.transpose") == (1 if rows == 128 else 2)  # 160 is 128 and 32
 
 
+@pytest.mark.parametrize(("stages", "expected"), [(1, 1), (2, 3), (3, 3)])
+def test_loops_without_products_load_further_ahead_if_they_are_asked_to(stages: int, expected: int) -> None:
+    text = f"""
+@T.prim_func
+def main(A: T.Tensor((64, 512), "float32"), C: T.Tensor((64, 64), "float32")):
+    with T.Kernel(1, threads=128):
+        a, c = T.alloc_shared((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+        T.clear(c)
+        for k in T.Pipelined(8, num_stages={stages}):
+            T.copy(A[0, k * 64], a)
+            for i, j in T.Parallel(64, 64):
+                c[i, j] = c[i, j] * 2 + a[i, j]
+        T.copy(c, C)
+"""
+    kernel = tiledsl.compile(tiledsl.parse(text), target="cuda:90")
+    assert f"num_stages={expected})" in kernel.source
+
+
 @pytest.mark.parametrize(("inner", "outer", "expected"), [(2, 8, 1), (3, 8, 2), (2, 0, 2), ("n", 8, 2)])
 def test_inner_loops_of_few_iterations_load_no_further_ahead(inner: int | str, outer: int, expected: int) -> None:
     text = f"""

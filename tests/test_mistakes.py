@@ -44,7 +44,9 @@ def run(text: str, folder: Path) -> None:
     load_file(file)
 
 
-@pytest.mark.parametrize("code", mistakes())
+@pytest.mark.parametrize(
+    "code", [pytest.param(code, marks=[pytest.mark.slow] * (code == "nothing-works")) for code in mistakes()]
+)
 def test_programs_do_what_the_page_says(code: str, tmp_path: Path) -> None:
     mistake = mistakes()[code]
     with pytest.raises(TileError) as caught:

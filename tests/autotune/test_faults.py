@@ -35,6 +35,7 @@ def faulty(*variants: str) -> list[dict[str, Any]]:
     return [{"block": 32, "variant": variant} for variant in variants]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("broken_sources")
 def test_what_happens_when_a_configuration_runs() -> None:
     expected = {

@@ -36,6 +36,7 @@ def task(index: int, program: tiledsl.Kernel, source: str, timeout: float = 100)
     return replace(task_for(index, program, timeout), source=source)
 
 
+@pytest.mark.slow
 def test_both_languages_of_attention() -> None:
     sources = []
     for backend in ("gluon", "triton"):

@@ -34,7 +34,7 @@ def launch_file(cache_dir: Path) -> Path:
     [
         ("product", "gemm_kernel", [4, 4, 1]),
         ("scaled", "scaled_kernel", [4, 1, 1]),
-        ("attention", "attention_forward_kernel", [4, 1, 1]),
+        pytest.param("attention", "attention_forward_kernel", [4, 1, 1], marks=pytest.mark.slow),
         ("eager", "eager_kernel", [4, 1, 1]),
     ],
 )

@@ -110,9 +110,8 @@ class TuningRun:
     def prune(self) -> None:
         """The processes start meanwhile, once the forks are made that look at configurations: a fork of a process that
         has just started threads may wait for a lock that one of them held."""
-        meanwhile = self._prepare if any(trial.status == "new" for trial in self.trials) else None
         try:
-            self._order = prune_and_order(self.trials, self.problem, meanwhile)
+            self._order = prune_and_order(self.trials, self.problem, self._prepare)
         except BaseException:
             self._close()
             raise

@@ -12,6 +12,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, ScalarType, TensorType, is_float
+from tiledsl.passes.index_arithmetic import insert_or_fold
 from tiledsl.passes.tile_values import (
     bitcast,
     broadcast,
@@ -158,6 +159,11 @@ def _less(at: Builder, a: Value, b: Value, descending: bool) -> Value:
     return at.insert(arith.OrOp(less, only_b)).result
 
 
+def _ascending(at: Builder, a: list[Value], b: list[Value]) -> Value:
+    (lhs,), (rhs,) = a, b
+    return compared(at, lhs, "lt", rhs)
+
+
 def _one_after_the_other(op: tensor.ScatterOp, compare: Value) -> None:
     """A cas of each value in turn: what one leaves decides about the next, so that no scan of them is possible."""
     builder, size, count = Builder.at(op), op.into.shape[0], op.values.shape[0]
@@ -238,9 +244,7 @@ class _Scatter:
 
     def _times(self, counts: Value, number: bool | int | float) -> Value:
         value = converted(self.at, counts, self.op.into.dtype)
-        return (
-            value if number == 1 else self.at.insert(arith.MulOp(value, self.at.constant(number, _scalar(value)))).out
-        )
+        return insert_or_fold(self.at, arith.MulOp(value, self.at.constant(number, _scalar(value))))
 
     def _minus_one(self, value: Value) -> Value:
         return self.at.insert(arith.SubOp(value, self.at.constant(1, INT32))).result
@@ -258,7 +262,7 @@ class _Scatter:
         wide = converted(at, keys, dtype)
         packed = at.insert(arith.MulOp(wide, at.constant(count, _scalar(wide)))).result
         packed = at.insert(arith.AddOp(packed, iota(at, 1, 0, count, dtype))).result
-        (made,) = bitonic(at, [packed], 0, lambda inner, a, b: compared(inner, a[0], "lt", b[0]))
+        (made,) = bitonic(at, [packed], 0, _ascending)
         return made
 
     def _low_bits(self, ordered: Value) -> Value:

@@ -434,7 +434,6 @@ class _Vectorizer:
         value = broadcast(builder, value, full) if full else value
         indices = self._indices(builder, op.buffer, indices)
         made = tile.AtomicOp(value, self._target(op.buffer), indices, mask, loc=op.loc, **op.attributes)
-        builder.insert(made)
         combine_on_chip(made, builder, value, indices, mask, full, None)
         made.erase()
 

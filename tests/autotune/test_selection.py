@@ -169,6 +169,8 @@ def test_what_is_far_behind_has_its_own_median() -> None:
     """Its ratio is a mean of the middle half of its rounds."""
     leader, far = [[1.0]] * 4, [[1.2], [1.2], [1.3], [9.0]]
     assert final({"0": leader, "1": far})[1].latency == pytest.approx(1.25)
+    uneven = [[each] for each in (1.2, 1.2, 1.2, 1.2, 1.2, 1.4, 9.0, 9.0)]
+    assert final({"0": [[1.0]] * 8, "1": uneven})[1].latency == pytest.approx(1.2)
     near = [[1.1], [1.1], [1.2], [9.0]]  # 1.15 of the leader
     assert final({"0": leader, "1": near})[1].latency == pytest.approx(1.15)
     short = final({"0": leader, "1": far[:2]})[1]

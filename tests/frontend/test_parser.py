@@ -61,7 +61,7 @@ SNIPPETS = [
     "def f(a, b: int, c: 'x | None' = None, /, d=1, *e: int, g, h: T.Tensor((M, K), dtype) = 2, **i: j) -> k: return\n",
     "@a\n@b.c(d)\n@(e)\ndef f(*, x,):\n    '''doc'''\n    return x,\n",
     "def f(x: int | None, *a,):\n  def g():\n    nonlocal x, y\n    global z\n    return *x, y\n  return g\n",
-    "import a, b.c, d.e as f\nfrom a.b import c as d, e\nfrom . import x\n",
+    "import a, b.c, d.e as f\nfrom a.b import c as d, e\nfrom . import x as y\n",
     "from ...y import (z, w as v,)\nfrom ....q import r\n",
     "raise\nraise X(1)\nassert a\nassert a, 'b' + c\nreturn_ = 1\npass\n",
     "x = a + \\\n    b\ny = (a +  # note\n     b)\nz = [\n1,\n\n2]\n",

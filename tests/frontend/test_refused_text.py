@@ -106,7 +106,7 @@ def check_place(text: str, start: str, lines: int, columns: int, message: str, p
     assert (loc.line, loc.column, loc.end_line, loc.end_column) == place
 
 
-@pytest.mark.parametrize("text", ['f"{bx"', 'f"{bx!z}"', 'f"{bx:{bx"', 'f"{\'a}"', 'f"{}"', 'f"}"'])
+@pytest.mark.parametrize("text", ['f"{bx"', 'f"{bx!z}"', 'f"{bx:{bx"', 'f"{\'a}"', 'f"{}"', 'f"}"', r'f"\N{DASH"'])
 def test_format_texts(text: str) -> None:
     with pytest.raises(TileError) as caught:
         compiled(f"x = {text}")

@@ -140,8 +140,9 @@ def branching(on_the_host: bool) -> Any:
                         Y[row, i] = 5
                         with T.If(X[row, i] > 3), T.Then():
                             Y[row, i] = X[row, i]
-            with T.If(on_the_host), T.Then():
-                Y[row, 0] = 9
+            with T.If(row >= 0):
+                with T.Then(), T.If(on_the_host), T.Then():
+                    Y[row, 0] = 9
 
     return program
 

@@ -488,6 +488,27 @@ def test_while_keeps_what_it_needs() -> None:
     )
 
 
+def test_what_a_while_loop_hands_on_from_outside_is_used_as_it_is() -> None:
+    body = """
+    %t = arith.mul %s, %s : int32
+    %p, %q = scf.while [%bx] : int32, int32 (%a: int32) {
+      %more = arith.cmp %a, %s {predicate = "lt"} : bool
+      scf.condition %more[%a, %t]
+    } (%c: int32, %k: int32) {
+      %d = arith.add %c, %k : int32
+      scf.yield [%d]
+    }
+    tile.store %p, %N[%q]"""
+    filecheck(
+        after(Canonicalize(), body)[-3:],
+        """
+        scf.yield [%d]
+        }
+        tile.store %p, %N[%t]
+        """,
+    )
+
+
 def test_a_while_loop_that_never_runs_goes() -> None:
     """What comes before its condition happens once. Triton does not compile `while False:`."""
     body = """

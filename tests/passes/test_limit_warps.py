@@ -210,6 +210,14 @@ LOOP = """%r = scf.for %c0, %c8, %c1[%x] : tensor<32x128xfloat32> (%k: int32, %g
   scf.yield [%g]
 }}
 """
+WHILE = """%r = scf.while [%x] : tensor<32x128xfloat32> (%g: tensor<32x128xfloat32>) {{
+  %more = arith.cmp %bx, %c8 {{predicate = "lt"}} : bool
+  scf.condition %more[%g]
+}} (%o: tensor<32x128xfloat32>) {{
+  {}
+  scf.yield [%o]
+}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -227,6 +235,7 @@ LOOP = """%r = scf.for %c0, %c8, %c1[%x] : tensor<32x128xfloat32> (%k: int32, %g
         (SUMS + TILE.format("y") + READ_LATER.format("y"), 1),
         # What loops carry, and load on each turn; what is read in them is held all the while.
         (TILE.format("x") + LOOP.format("") + SUM, 1), (TILE.format("x") + LOOP.format(TILE.format("y")) + SUM, 2),
+        (TILE.format("x") + WHILE.format("") + SUM, 1), (TILE.format("x") + WHILE.format(TILE.format("y")) + SUM, 2),
         (TILE.format("x") + LOOP.format(SUM) + READ_LATER.format("x"), 2),
         (TILE.format("y") + TILE.format("x") + LOOP.format(SUM + READ_LATER.format("y")), 4),
         # The smallest elements that its tile was loaded from count, not those of tiles of other shapes.

@@ -71,6 +71,10 @@ def test_loops_load_one_tile_more_where_blocks_still_fit() -> None:
     assert [depth("cuda:90", blocks, 128, 128, k=256) for blocks in (1, 1000)] == [2, 2]
     # 48 KB: two blocks with two copies, or one with three, which is enough where the grid has no more
     assert [depth("cuda:90", blocks, 128, 64, k=128) for blocks in (132, 133)] == [3, 2]
+    # not asynchronous: two blocks with two tiles are better than one with three
+    assert [depth("cuda:90", blocks, 32, 128, k=256) for blocks in (132, 133)] == [3, 2]
+    # 144 registers of each of 128 threads: enough for three blocks, which two copies leave room for
+    assert depth("cuda:90", 1000, 64, 192, k=64) == 2
     # 176 registers of each of 128 threads: there are enough for two blocks, which three copies leave room for
     assert depth("cuda:90", 1000, 128, 128, k=64) == 3
 

@@ -307,6 +307,16 @@ def test_reshapes_of_what_is_computed_from_positions(outer: int, is_divided: boo
     assert any("tensor.dot" in line and "64x192" in line for line in lines) != is_divided, lines
 
 
+def test_what_is_computed_from_positions_may_be_taken_whole_too() -> None:
+    body = f"""{PRODUCT}
+        %m = arith.add %k, %n : tensor<1x192xint32>
+        %f = arith.cast %m : tensor<1x192xfloat32>
+        %e = arith.add %d, %f : tensor<64x192xfloat32>
+        tile.print [%m]
+        tile.store %e, %C[%r, %k] {{guarded = true}}"""
+    assert shapes(check(body)) == {"1x192xint32>"}
+
+
 @pytest.mark.parametrize("source, out, stores", [("96*4", "384", 2), ("96*3", "288", 1), ("96*3", "144*2", 1)])
 def test_the_parts_of_a_reshape_are_neighbours_of_powers_of_two(source: str, out: str, stores: int) -> None:
     made = {"source": source.split("*"), "out": out.split("*")}

@@ -322,6 +322,12 @@ def test_a_barrier_that_all_threads_reach_is_nothing() -> None:
     ]
 
 
+@pytest.mark.parametrize(("read", "waits"), [("A", False), ("B", True)])
+def test_threads_wait_for_what_others_write_to_global_memory(read: str, waits: bool) -> None:
+    body = f"{LOAD} tile.store %x, %B[%tx] thread.barrier %y = tile.load %{read}[%c0] : float32 tile.store %y, %own[]"
+    assert ("thread.barrier" in lines(body)) is waits
+
+
 def test_arrays_at_numbers_are_divided() -> None:
     """Along an axis with a loop's index they stay whole; a fill reaches each part."""
     text = f"""

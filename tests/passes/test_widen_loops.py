@@ -254,6 +254,18 @@ def test_rows_of_more_than_a_line_and_a_diagonal_are_loaded_as_one() -> None:
         assert not any("scf.for" in line for line in lines(text))
 
 
+def test_pieces_of_rows_of_a_tile_of_three_dimensions_are_loaded_as_one() -> None:
+    text = loop().replace("8x16xf", "2x4x16xf").replace("axis = 1} : tensor<1x", "axis = 2} : tensor<1x1x")
+    text = text.replace("tensor<1x16x", "tensor<1x1x16x").replace("axis = 1} : tensor<8x", "axis = 2} : tensor<2x4x")
+    rows = """%h = tensor.iota {axis = 0} : tensor<2x1x1xint32>
+    %l = tensor.iota {axis = 1} : tensor<1x4x1xint32>
+    %g = arith.mul %h, %c4 : tensor<2x1x1xint32>
+    %i = arith.add %g, %l : tensor<2x4x1xint32>"""
+    text = text.replace("%i = tensor.iota {axis = 0} : tensor<8x1xint32>", rows)
+    text = text.replace("%w = tensor.iota {axis = 0} : tensor<8xint32>", "%w = tensor.reshape %i : tensor<2x4xint32>")
+    assert not any("scf.for" in line for line in lines(text))
+
+
 @pytest.mark.parametrize(
     "text",
     [

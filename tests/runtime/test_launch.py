@@ -171,7 +171,8 @@ def test_bound(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [launch[3][0] for launch in driver.launches] == [x.data_ptr()] * 5
     assert {launch[3][1] for launch in driver.launches} == {y.data_ptr(), allocating().data_ptr()}
     driver.device = 1
-    run()
+    count = len(driver.launches)
+    assert run() is y and len(driver.launches) == count + 1
     assert driver.entered[-1] == 0 and driver.device == 1
     with pytest.raises(TileError, match="X has shape"):
         kernel.bind(tensor(4, 4))

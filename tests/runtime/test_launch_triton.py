@@ -112,7 +112,9 @@ def test_guards_that_overlook_something_are_not_used(overlooked: int | None, mon
             return all(a == b for n, (a, b) in enumerate(zip(self.traits, traits(other))) if n != overlooked)
 
     monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", Guards)
-    assert launch_triton._guard_works.__wrapped__() is (overlooked is None)
+    works = launch_triton._guard_works.__wrapped__
+    monkeypatch.setattr(launch_triton, "_guard_works", works)
+    assert works() is (launch_triton.tensor_guard([torch.zeros(4)]) is not None) is (overlooked is None)
 
 
 def test_what_torchs_tracer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,8 @@ class _FormatScanner:
             if char == "\\" and not self.raw:
                 stop = self.at + 2
                 if text.startswith("N{", self.at + 1):
-                    stop = text.find("}", self.at, end) + 1 or end
+                    name, closing, _ = text[self.at : end].partition("}")
+                    stop = self.at + len(name + closing)
                 elif text[self.at + 1] in "{}":
                     stop -= 1
                 literal.append(text[self.at : stop] if stop > self.at + 1 else "\\\\")

@@ -96,6 +96,7 @@ def test_sums_of_digits_are_the_indices() -> None:
         # a carry, what is negative, and what is not known
         (("m add i 4", "a floordiv m 8", "b floormod i 4"), None),
         (("m sub i 8", "a floordiv m 8", "b floormod i 8"), None),
+        (("m mul i 8", "e sub m 1", "a floordiv e 8", "b floormod e 8"), None),
         (("m add i s", "a floordiv m 8", "b floormod i 8"), None),
         (("a mul i 8", "b add j 8"), None),
         # what int32 holds, to its ends, and what wraps

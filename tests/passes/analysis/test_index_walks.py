@@ -270,17 +270,18 @@ def test_what_covers_a_buffer_of_two_dimensions() -> None:
     %i = tensor.iota {axis = 0} : tensor<4x1xint32>
     %j = tensor.iota {axis = 1} : tensor<1x8xint32>
     %d = tensor.iota {axis = 1} : tensor<1x4xint32>
+    %p = tensor.iota {axis = 1} : tensor<1x2xint32>
     %k = arith.add %i, %c0 : tensor<4x1xint32>
     %l = arith.add %i, %c1 : tensor<4x1xint32>
     %h = arith.floordiv %j, %c2 : tensor<1x8xint32>
     %z = arith.mul %j, %c0 : tensor<1x8xint32>
     %o = arith.constant {value = 0} : int32""")
-    i, j, d, k, shifted, half, o = (named[name] for name in ("i", "j", "d", "k", "l", "h", "o"))
+    i, j, d, p, k, shifted, half, o = (named[name] for name in ("i", "j", "d", "p", "k", "l", "h", "o"))
     for indices, shape, covers in [
         ([i, j], (4, 8), True), ([j, i], (8, 4), True), ([k, j], (4, 8), True), ([i, j], (4, 9), False),
         ([i, j], (5, 8), False), ([shifted, j], (4, 8), False), ([d, d], (4, 4), False), ([o, j], (1, 8), True),
         ([o, j], (2, 8), False), ([i, j, o], (4, 8, 1), True), ([half, i], (4, 4), False), ([i], (4,), True),
-        ([o], (1,), True),
+        ([o], (1,), True), ([p, p], (2, 2), False),
     ]:  # fmt: skip
         assert covers_whole(indices, None, shape) is covers, (shape, [each.name for each in indices])
 

@@ -115,6 +115,20 @@ def test_below_a_symbol(body: str, proven: bool) -> None:
     assert ranges.below(named["y"], named["m"]) is proven
 
 
+@pytest.mark.parametrize(("moved", "proven"), [("transpose %x {permutation = (1, 0)}", False), ("broadcast %x", True)])
+def test_below_the_elements_of_a_tile(moved: str, proven: bool) -> None:
+    ranges, named = ranges_of(f"""
+    %i = tensor.iota {{axis = 0}} : tensor<4x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x4xint32>
+    %p = arith.add %i, %j : tensor<4x4xint32>
+    %l = tile.load %N[%p] : tensor<4x4xint32>
+    %v = arith.max %l, %c1 : tensor<4x4xint32>
+    %x = arith.floormod %p, %v : tensor<4x4xint32>
+    %z = tensor.{moved} : tensor<4x4xint32>
+    %y = arith.add %s, %s : int32""")
+    assert ranges.below(named["x"], named["v"]) and ranges.below(named["z"], named["v"]) is proven
+
+
 @pytest.mark.parametrize(
     ("grid", "least"),
     [

@@ -115,3 +115,5 @@ def test_loops_that_get_longer_as_an_index_grows(bounds: list[tuple[str, str]], 
     kernel = kernel_of(program(body + "\n".join(loops)))
     assert isinstance(kernel, KernelOp)
     assert _loops_grow_with(kernel.body.args[0], kernel) is grows  # type: ignore[arg-type]
+    shrinks = bounds in ([("%bx", "%c8")], [("%c0", "%less")])
+    assert _loops_grow_with(kernel.body.args[0], kernel, -1) is shrinks  # type: ignore[arg-type]

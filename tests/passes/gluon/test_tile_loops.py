@@ -200,6 +200,7 @@ CARRIED = f"{WIDE}, int32 (%k: int32, %acc: {WIDE}, %m: int32)"
     ("changes", "late", "summed"),
     [
         ([SCALED], ["o"], ["m2"]),
+        ([("%s = tensor.dot %q", f"%p = arith.neg %b : {HALF} %s = tensor.dot %p")], ["o"], []),
         ([("%more =", f"%u = arith.neg %o : {WIDE} %more ="), ("%x =", "%x =")], [], []),  # the turn uses the sum
         ([("cast %s", "cast %acc")], [], []),  # an operand depends on what is carried
         ([("%w, %b, %acc", "%w, %b, %s")], [], []),  # the sum is not added to what is carried

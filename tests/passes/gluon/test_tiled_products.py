@@ -51,3 +51,7 @@ def test_rows_of_columns_have_two_dimensions_from_the_start(made: str, row: bool
         tile.print [%x]
         """,
     )
+    both = program(TILES + head + made + "\ntile.print [%y]\ntile.print [%x]")
+    widen_columns(kernel_of(both).regions[0])
+    verify(both.root)
+    assert sum("tile.load %A[%c3," in line for line in body_lines(both)) == 2  # a row, and what has one dimension

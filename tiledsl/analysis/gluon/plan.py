@@ -114,7 +114,8 @@ def products_in_flight(loop: TileLoop, groups: int) -> int:
     computed = {value for op in beside for value in op.results}
     free &= not any(value in computed for value in loop.op.yielded)
     fits = 3 * (product.out.shape[1] // 2) <= CONSUMER_REGISTERS[groups] * 9 // 10
-    return 2 if free and fits and (trip_count(loop.op) or 0) > 1 else 1
+    trips = trip_count(loop.op)
+    return 2 if free and fits and trips is not None and trips > 1 else 1
 
 
 def loads_beside(loop: TileLoop) -> list[Operation]:

@@ -171,8 +171,7 @@ def _meet_in(loop: scf.ForOp, walks: Sequence[tuple[_Walk | None, _Walk | None]]
         if a is None or b is None or step is None:
             return False
         between = b[0].plus(a[0], -1)
-        moving = {each for each in b[0].terms if any(value.op in inside or value is loop.index for value in each)}
-        if not between.is_constant or not moving <= {(loop.index,)}:
+        if not between.is_constant or any(value.op in inside for factors in b[0].terms for value in factors):
             return False
         reached, moves = (-b[1] - between.constant, a[1] - between.constant), b[0].coefficient(loop.index) * step
         if moves:

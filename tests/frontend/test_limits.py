@@ -71,8 +71,9 @@ def test_loops_that_run_while_a_program_is_built_end(body: str, monkeypatch: pyt
     "value", ["'a' * 50001 * 2", "range(100001)", "[(1,) * 20000] * 5", "range(10 ** 30)", "{1: [2] * 99999}"]
 )
 def test_values_are_of_a_size(value: str) -> None:
-    with pytest.raises(TileError, match="of more than 100000 items is not possible in a text program"):
+    with pytest.raises(TileError, match="of more than 100000 items is not possible in a text program") as caught:
         in_text(f"x = {value}")
+    assert caught.value.loc is not None and caught.value.loc.column == (13 if ":" in value else 9)  # of the value
 
 
 @pytest.mark.parametrize(

@@ -240,14 +240,6 @@ tile.store %one, %A[%v]
         # What is not known to meet is as the program's author has it.
         ("%w = arith.truncdiv %k, %3 : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
         ("%w = arith.mul %k, %bx : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
-        (
-            "%d = arith.add %down, %3 : tensor<2x1xint32> %s = arith.add %d, %bx : tensor<2x1xint32>\n"
-            "%t = arith.mul %s, %k : tensor<2x1xint32> %u = arith.mul %d, %k : tensor<2x1xint32>\n"
-            "%v = arith.sub %t, %u : tensor<2x1xint32>\n"
-            "%w = arith.add %v, %down : tensor<2x1xint32> tile.store %all, %M[%w, %across]\n",  # k * bx + i
-            1,
-            False,
-        ),
         ("%w = arith.mul %k, %k : int32\ntile.store_block %one, %A[%w] {axes = (0,)}\n", 1, False),
         ("tile.store_block %one, %A[%k] {axes = (0,)}\n", "bx", False),
     ],

@@ -202,6 +202,27 @@ def test_added_products() -> None:
     assert found[-3:] == ["%scale = arith.mul %i, %n : int32", "scf.yield [%d]", "}"]
 
 
+@pytest.mark.parametrize(
+    ("added", "results", "in_flight"),
+    [(("%x", "%y", "%p"), "%s, %q", "((1, 0),)"), (("%x", "%y", "%q"), "%p, %s", "")],
+)
+def test_sums_are_in_flight_if_the_last_product_of_each_is_one_of_the_last(
+    added: tuple[str, str, str], results: str, in_flight: str
+) -> None:
+    products = "\n".join(
+        f"%{name} = tensor.dot %a, %b, {total} : {SCORES}" for name, total in zip("pqs", added, strict=True)
+    )
+    found = scheduled(f"""
+    %r, %t = scf.for %c0, %n, %c1[%zero, %zero] : {SCORES}, {SCORES} (%i: int32, %x: {SCORES}, %y: {SCORES}) {{
+      %a = triton.load_block %Q[%i, %c0] {{axes = (0, 1)}} : {HALF}
+      %b = triton.load_block %K[%i, %c0] {{axes = (0, 1)}} : {HALF}
+      {products}
+      scf.yield [{results}]
+    }}
+    """)
+    assert f"in_flight = {in_flight}" in found[0] if in_flight else "in_flight" not in found[0], found[0]
+
+
 def decoding(scaled: str) -> str:
     """One tile is keys and values; `scaled` is what the last product is added to."""
     return f"""

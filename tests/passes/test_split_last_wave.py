@@ -95,6 +95,7 @@ def test_both_products_are_written_in_gluon() -> None:
     kernel = function.kernel_for({"M": 5120, "N": 5120, "K": 5120}, config)
     assert kernel.source.count("gl.warp_specialize(") == 2 and kernel.remarks == ()
     assert ", 792, gl.num_programs" in kernel.source and ", 64, gl.num_programs" in kernel.source
+    assert "matmul_sum[(128,)](" in kernel.source  # 8 rows of a block each
 
 
 def test_programs_on_each_multiprocessor_need_a_target() -> None:

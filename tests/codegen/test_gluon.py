@@ -78,6 +78,7 @@ def test_causal_blocks_are_paired_and_masks_stay_out_of_most_tiles() -> None:
     assert consumer.count("for tile in range(") == 1
     masked = re.findall(r"if tile >= \w+:\n(?: *#.*\n)* *seen = .*\n(?: *#.*\n)* *scores = gl.where\(seen", consumer)
     assert len(masked) == 2 == consumer.count("gl.where(seen")
+    assert all("[None, :] <= position - index_2 + i\n" in each for each in masked)  # a number for each row
 
 
 def test_a_loop_that_certainly_runs_is_not_asked_whether_it_does() -> None:

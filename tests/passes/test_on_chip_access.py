@@ -83,6 +83,15 @@ def test_writes(first: str, second: str, masked: bool) -> None:
     access(first, second, body)
 
 
+@pytest.mark.parametrize("second", WALKS)
+def test_writes_of_what_is_the_same_for_all_indices(second: str) -> None:
+    """Nothing has to be taken from the last point that writes an element."""
+    access("computed", second, "tile.store %c1.0, %t[%k0, %k1]")
+    text = access("computed", second, "%x = tile.load %Y[%c0, %i1] : float32 tile.store %x, %t[%k0, %k1]")
+    if second == "identity":
+        assert "tensor.gather" not in text
+
+
 SAME = [pair for pair in itertools.product(WALKS, repeat=2) if WALKS[pair[0]][0] == WALKS[pair[1]][0] > 1]
 
 

@@ -22,7 +22,7 @@ from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.select_emitter import NotRecognised, SelectEmitter, _box_of, _store_beside
+from tiledsl.passes.select_emitter import NotRecognised, SelectEmitter, _add_by_box, _box_of, _store_beside
 from tiledsl.runtime.target import Target
 
 F = "float32"
@@ -449,6 +449,22 @@ def test_a_result_is_stored_as_a_box_where_it_has_a_place(
     assert boxes == ([] if stays is None else [ring]) and len(places) == (free and not ring)
 
 
+@pytest.mark.parametrize(("mask", "left", "rest"), [("", 512, 0), ("", 511, None), (" mask=%m", 512, None)])
+def test_a_whole_tile_is_added_as_a_box_where_it_has_a_place(mask: str, left: int, rest: int | None) -> None:
+    made = ir_program(
+        f"""%i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+        %m = arith.cmp %i, %c3 {{predicate = "lt"}} : tensor<16x1xbool>
+        %x = arith.constant {{value = 1.0}} : tensor<16x8xfloat32>
+        %y = tile.atomic %x, %A[%i, %j]{mask} {{kind = "add"}} : tensor<16x8xfloat32>""",
+        parameters="A: 64*64*float32",
+    )
+    (op,) = (op for op in made.root.walk() if isinstance(op, tile.AtomicOp))
+    assert _add_by_box(op, left) == (left if rest is None else rest)
+    found = [op.name for op in made.root.walk() if op.name in ("tile.atomic", "tile.store_block")]
+    assert found == ["tile.atomic" if rest is None else "tile.store_block"]
+
+
 MASKED = """
 %i = tensor.iota {axis = 0} : tensor<16x1xint32>
 %j = tensor.iota {axis = 1} : tensor<1x16xint32>
@@ -562,6 +578,7 @@ THREE = [
         ([], {}, ["{num_stages = 3}", "skip = true", "arith.mul %o, %inverse", "tile.store_block %h"], ["div %o"]),
         ([], {"stages": 4}, ["{num_stages = 4}"], []),
         ([], {"rescale": "each"}, ["arith.mul %o, %inverse", "%old = arith.mul %acc, %fc"], ["gluon.rescale"]),
+        ([], {"rescale": "late"}, ["arith.mul %o, %inverse", "%old = arith.mul %acc, %fc"], ["gluon.rescale"]),
         ([], {"fast_math": False}, ["%out = arith.div %o, %lc", "%old = arith.mul %acc, %fc"], ["gluon.rescale"]),
         ([], {"fast_math": False, "rescale": "lazy"}, ["%out = arith.div %o_1, %lc", "gluon.rescale"], []),
         ([("tensor.transpose %key", "tensor.transpose %v"), ("%v = tile.load %V[%ps, %j] : tensor<64x64xfloat16>", ""),

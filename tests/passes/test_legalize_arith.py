@@ -465,6 +465,15 @@ def test_a_cas_without_a_mask_compares_tiles_of_its_shape(shapes: tuple[str, str
     assert cas.value.shape == cas.compare.shape == (4,)
 
 
+def test_halves_of_a_sum_need_no_more_bits_than_a_float_has() -> None:
+    made = product_of("int32", "int32", 2048, "float64")
+    LegalizeArith().run(made)
+    x, y, total = np.zeros((16, 2048), np.int32), np.ones((2048, 16), np.int32), np.zeros((16, 16))
+    x[:, :1023], x[:, 1023:2046], x[:, 2046], y[:2046] = 2**28 - 1, 1 - 2**28, 1, 2**28 - 1
+    run(made.root, [x, y, total])
+    assert (total == 1).all()
+
+
 def test_products_of_parts_are_added_to_what_there_is() -> None:
     """By the product itself, where nothing is shifted; those of two parts and one take one addition."""
     made = product_of("uint8", "int8", 16, "int32")

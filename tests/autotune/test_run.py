@@ -52,6 +52,16 @@ def test_metrics_are_measured(harness: Any) -> None:
     assert caught.value.notes == ["leave out metrics and objective for this target, or tune on the GPU"]
 
 
+def test_nothing_starts_where_nothing_is_left(harness: Any) -> None:
+    made = harness()
+    run = made.run()
+    for trial in made.trials:
+        trial.status = "ok"
+    made.patch.setattr(run, "_prepare", lambda: 1 // 0)
+    run.prune()
+    assert run._order == []
+
+
 def test_what_is_left_is_put_in_order_while_processes_start(harness: Any) -> None:
     made = harness()
     run = made.run()
@@ -60,14 +70,10 @@ def test_what_is_left_is_put_in_order_while_processes_start(harness: Any) -> Non
     )
     run.prune()
     assert run._order == [2, 0]
-    for trial in made.trials:
-        trial.status = "ok"
-    run.prune()
-    assert run._order == [1]  # nothing to start for
     run._ranks = SimpleNamespace(size=2)  # type: ignore[assignment]
     made.patch.setattr(module, "in_common", lambda ranks, trials, order: [*order, 7])
     run.prune()
-    assert run._order == [1, 7]
+    assert run._order == [2, 0, 7]
     made.patch.setattr(module, "prune_and_order", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         run.prune()

@@ -410,7 +410,8 @@ def test_a_name_without_a_value_yet_is_told_from_one_that_is_unknown() -> None:
     ],
 )
 def test_calls_that_may_leave_the_kernel(call: str, message: str) -> None:
-    text = inside(f"def leave(k):\n    if k > 2:\n        T.thread_return()\n    B[2] = k\n    return 1, (2, [3])\n{call}\nA[0] = 5")
+    leave = "def leave(k):\n    if k > 2:\n        T.thread_return()\n    B[2] = k\n    return 1, (2, [3])\n"
+    text = inside(f"{leave}{call}\nA[0] = 5")
     if message:
         with pytest.raises(TileError, match=message):
             build(text)

@@ -106,7 +106,7 @@ def recorded() -> list[SimulatedProblem]:
     for name in _RECORDED:
         rows = json.loads((Path(__file__).parent.parent / "results" / name).read_text())["rows"]
         for rivals in (candidate.get("rivals") or [] for row in rows for candidate in row["candidates"]):
-            best = sorted({rival["ms"] for rival in rivals})
+            best = sorted({rival["ms"] for rival in rivals if "ms" in rival})  # not of those that do not fit
             if len(best) > 1:
                 chance = random.Random(f"{name} {len(found)}")
                 slower = [best[-1] * (1.05 + chance.expovariate(1 / 0.6)) for _ in range(10)]

@@ -45,7 +45,7 @@ from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 from tiledsl.passes.specs import find_pass, make_pass
 from tiledsl.passes.split_k import SplitK
-from tiledsl.passes.split_last_wave import SplitLastWave
+from tiledsl.passes.split_k.last_wave import SplitLastWave
 from tiledsl.passes.split_tiles import SplitTiles
 from tiledsl.passes.transpose_products import TransposeProducts
 from tiledsl.passes.unroll_loops import UnrollLoops

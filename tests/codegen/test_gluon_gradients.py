@@ -81,12 +81,15 @@ def test_the_next_scores_are_issued_before_the_products_of_this_turn_are_used() 
     assert "num_warps=8" in source
 
 
+LENGTHS = [(256, 256), (64, 128), (100, 300), (192, 320)]
+
+
 @pytest.mark.parametrize(("dim", "block"), WIDTHS)
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(("queries", "keys"), [(256, 256), (64, 128), (100, 300), (192, 320), (130, 17)], ids=str)
+@pytest.mark.parametrize(
+    ("queries", "keys", "causal"),
+    [*((*each, causal) for each in LENGTHS for causal in (False, True)), (130, 17, False)],  # causal, rows see nothing
+)
 def test_matches_torch(queries: int, keys: int, causal: bool, dim: int, block: int) -> None:
-    if causal and queries > keys:
-        pytest.skip("rows that see nothing have no sum")
     kernel = gradients(queries=queries, keys=keys, dim=dim, causal=causal, block_M=block)
     assert errors(kernel.source, queries, keys, dim, causal) < 1e-3
 

@@ -46,6 +46,15 @@ def wait_for(words, first, parts, high, low):
         high[p] = T.reinterpret(T.cast(found[p] >> 32, "uint32"), "float32")
 
 
+@T.macro
+def shares_of(words, first, parts):
+    """What the parts of a row have handed in."""
+    marks = T.alloc_fragment((parts,), "float32")
+    shares = T.alloc_fragment((parts,), "float32")
+    wait_for(words, first, parts, shares, marks)
+    return shares
+
+
 @tiledsl.jit(out_idx=[-1])
 def softmax_gradient(M, N, block_N=8192, blocks=528, num_stages=3, threads=256, dtype="bfloat16"):
     """With Y = softmax(X): dX = Y * (dY - sum(Y * dY))."""
@@ -64,8 +73,6 @@ def softmax_gradient(M, N, block_N=8192, blocks=528, num_stages=3, threads=256, 
             held_dy = T.alloc_fragment((block_N,), dtype)
             x = T.alloc_fragment((block_N,), "float32")
             total = T.alloc_var("float32")
-            marks = T.alloc_fragment((parts,), "float32")
-            shares = T.alloc_fragment((parts,), "float32")
 
             T.clear(held_y)
             T.clear(held_dy)
@@ -81,8 +88,7 @@ def softmax_gradient(M, N, block_N=8192, blocks=528, num_stages=3, threads=256, 
                 if turn > 0:
                     last = task - blocks
                     row = T.min(last // parts, M - 1)
-                    wait_for(words, row * parts, parts, shares, marks)
-                    T.reduce_sum(shares, total, dim=0)
+                    T.reduce_sum(shares_of(words, row * parts, parts), total, dim=0)
                     for j in T.Parallel(block_N):
                         x[j] = T.cast(held_y[j], "float32") * (T.cast(held_dy[j], "float32") - total)
                     T.copy(x, dX[last // parts, last % parts * block_N])
@@ -109,8 +115,6 @@ def rms_norm(M, N, block_N=8192, blocks=528, num_stages=3, eps=1e-6, threads=256
             w = T.alloc_fragment((block_N,), dtype)
             x = T.alloc_fragment((block_N,), "float32")
             total = T.alloc_var("float32")
-            marks = T.alloc_fragment((parts,), "float32")
-            shares = T.alloc_fragment((parts,), "float32")
 
             T.clear(held)
             T.copy(weight[block % parts * block_N], w)
@@ -126,8 +130,7 @@ def rms_norm(M, N, block_N=8192, blocks=528, num_stages=3, eps=1e-6, threads=256
                 if turn > 0:
                     last = task - blocks
                     row = T.min(last // parts, M - 1)
-                    wait_for(words, row * parts, parts, shares, marks)
-                    T.reduce_sum(shares, total, dim=0)
+                    T.reduce_sum(shares_of(words, row * parts, parts), total, dim=0)
                     scale = T.rsqrt(total / N + eps)
                     for j in T.Parallel(block_N):
                         x[j] = T.cast(held[j], "float32") * scale * T.cast(w[j], "float32")
@@ -167,8 +170,6 @@ def rms_norm_gradient(M, N, block_N=4096, blocks=256, num_stages=3, sum_N=64, th
             out = T.alloc_fragment((block_N,), "float32")
             dw = T.alloc_fragment((block_N,), "float32")
             total = T.alloc_var("float32")
-            marks = T.alloc_fragment((parts,), "float32")
-            shares = T.alloc_fragment((parts,), "float32")
             group, part = block // parts, block % parts
 
             T.clear(held_x)
@@ -186,8 +187,7 @@ def rms_norm_gradient(M, N, block_N=4096, blocks=256, num_stages=3, sum_N=64, th
                 if turn > 0:
                     row = (turn - 1) * groups + group
                     scale = r[T.min(row, M - 1)]
-                    wait_for(words, (turn - 1) * blocks + group * parts, parts, shares, marks)
-                    T.reduce_sum(shares, total, dim=0)
+                    T.reduce_sum(shares_of(words, (turn - 1) * blocks + group * parts, parts), total, dim=0)
                     factor = total * scale * scale / N
                     for j in T.Parallel(block_N):
                         dw[j] += T.cast(held_x[j], "float32") * T.cast(held_dy[j], "float32") * scale

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 import tiledsl
 from tests.codegen.test_block_modules import gemm
-from tests.passes.test_peel_loops import POINTERS, forward, in_window, run_head
+from tests.passes.test_peel_loops import POINTERS
+from tests.passes.test_peeled_programs import forward, in_window, run_head
 
 pytestmark = pytest.mark.gpu
 PEELED = {**POINTERS, "peel-loops.mode": "all"}

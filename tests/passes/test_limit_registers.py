@@ -10,7 +10,8 @@ import tiledsl
 import tiledsl.language as T
 from tests.codegen.test_block_modules import gemm
 from tests.passes.ir_cases import kernel_of, program
-from tests.passes.test_peel_loops import POINTERS, forward
+from tests.passes.test_peel_loops import POINTERS
+from tests.passes.test_peeled_programs import forward
 from tiledsl.dialects.tile import KernelOp
 from tiledsl.errors import TileError
 from tiledsl.passes.limit_registers import LimitRegisters

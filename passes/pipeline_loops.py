@@ -113,7 +113,7 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
         loop.set_attribute("num_stages", stages)
     if loop.num_stages > 1 or (not loop.num_stages and of_kinds(loop.body.walk(), tensor.DotOp)):
         for buffer in rewritten_buffers(loop):
-            if loop.num_stages > 1:
+            if loop.num_stages:
                 kernel.add_remark(f"{_named(loop)} is not pipelined, because it loads what it writes to {buffer.name}")
             loop.set_attribute("num_stages", 1)
 
@@ -127,7 +127,7 @@ def _load_apart(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> None:
         for transpose in of_kinds(load.out.uses, tensor.TransposeOp):
             _split_uses(transpose)
     apart = [load for load in loads if is_read_both_ways(load) and outlasts_iteration(load, loop)]
-    if apart and loop.num_stages > 1:
+    if apart and loop.num_stages:
         ahead: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(loop.body, tile.LoadOp, tile.LoadBlockOp)
         multiplied = [load for load in ahead if any(map(is_read_in_place, load.out.uses))]  # a copy for each stage
         computed = _bytes(load.out for load in ahead if load not in multiplied or load in apart)
@@ -195,7 +195,7 @@ def _deepened(loop: scf.ForOp, kernel: tile.KernelOp, target: Any, ranges: Range
         registers = min(255, _REGISTERS + _held_registers(loop, dots, loads, kernel.threads))
         wanted[1] = min(3, target.registers_per_sm // (registers * kernel.threads))
     extents = [constant_of(extent) for extent in kernel.grid]
-    if target.multiprocessors and None not in extents:
+    if None not in extents:
         wanted.append(-(-prod(map(int, extents)) // target.multiprocessors))  # type: ignore[arg-type]
     trips, again = _most_iterations(loop, ranges), _is_inside(loop)  # an inner loop begins again and again
     deepest = _DEEPEST if asynchronous and (trips < inf or not again) else own + 1
@@ -212,7 +212,7 @@ def _most_iterations(loop: scf.ForOp, ranges: Ranges) -> float:
     """How many iterations a loop has; where that is not known, how many at most, if these are few."""
     trips = trip_count(loop)
     if trips is None and constant_of(loop.step) == 1:
-        most = max(0, ranges.of(loop.upper).hi - ranges.of(loop.lower).lo)
+        most = ranges.of(loop.upper).hi - ranges.of(loop.lower).lo
         trips = int(most) if most <= _FEW else None
     return inf if trips is None else trips
 

@@ -17,6 +17,7 @@ _IN_GLUON = {
     "pipeline-loops.stages": f"where select-emitter.stages is the number of tiles in flight; {_TRITON}",
     "pipeline-loops.streamed": f"where tiles are copied by TMA; {_TRITON}",
     "pipeline-loops.reused": f"where tiles are copied by TMA; {_TRITON}",
+    "pipeline-loops.unroll": f"where each loop is emitted once; {_TRITON}",
     "map-grid.persistent": f"where select-emitter.persistent says it; {_TRITON}",
     "peel-loops.mode": f"where only the tiles that need it are masked; {_TRITON}",
     "num_warps": f"where 64 rows of a block have four warps, and loading has its own; {_TRITON}",

@@ -7,9 +7,9 @@ import re
 import pytest
 
 import tiledsl
-from tests.passes.ir_cases import after, program
+from tests.passes.ir_cases import after, program, stays_in_gluon
 from tests.support.programs import check_pass, gemm, inputs_for
-from tiledsl.dialects import scf, triton
+from tiledsl.dialects import scf, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.passes import default_pipeline
@@ -300,6 +300,56 @@ def test_blocks_that_compute_while_others_wait_stay_together() -> None:
     assert depth("cuda:90", 264, 64, 32, stages=1, k=256) == 2
 
 
+LOADS = """
+scf.for %c0, %c9, %c1 (%k: int32) {
+  %i = tensor.iota {axis = 0} : tensor<16xint32>
+  %own = tile.load %A[%k, %i] {guarded = true, eviction = "evict_last"} : tensor<16xfloat32>
+  %fetched = tile.load %A[%k, %i] {guarded = true, cache = ".cg"} : tensor<16xfloat32>
+  %number = tile.load %A[%k, %bx] {guarded = true} : float32
+  %once = tile.load %A[%1, %i] {guarded = true} : tensor<16xfloat32>
+  scf.yield
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "grid", "policy"),
+    [
+        ("%at = arith.add %bx, %k : int32", (8,), "evict_first"),
+        ("%at = arith.add %bx, %bx : int32", (8,), "evict_last"),  # the same in each iteration
+        ("%at = arith.add %k, %k : int32", (8,), "evict_last"),  # and in each block
+        ("%at = arith.add %k, %k : int32", (1,), "evict_first"),  # there is one
+    ],
+)
+def test_policies_of_tiles_without_one(place: str, grid: tuple[int, ...], policy: str) -> None:
+    """Neither what the program says of a load is replaced, nor numbers have a policy."""
+    text = LOADS.replace("%once", place + "\n%once").replace("%1", "%at")
+    lines = after(PipelineLoops(streamed="evict_first", reused="evict_last"), text, grid=grid)
+    assert [line.partition("{")[2].partition("}")[0] for line in lines if "tile.load" in line] == [
+        'guarded = true, eviction = "evict_last"',
+        'guarded = true, cache = ".cg"',
+        "guarded = true",
+        f'guarded = true, eviction = "{policy}"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("stages", 4), ("streamed", "evict_first"), ("reused", "evict_last"), ("unroll", 2)]
+)
+def test_a_kernel_in_gluon_is_left_alone_and_says_so(option: str, value: int | str) -> None:
+    made = program(SUM)
+    assert stays_in_gluon(PipelineLoops(**{option: value}), made)
+    (remark,) = next(iter(tile.kernels(made.root))).remarks
+    assert remark.startswith(f"pipeline-loops.{option}={value!r} has no effect in Gluon")
+
+
+def test_options_are_named_in_their_order() -> None:
+    made = program(SUM)
+    assert stays_in_gluon(PipelineLoops(4, "evict_first", "evict_last", 2), made)
+    named = [each.partition("=")[0] for each in next(iter(tile.kernels(made.root))).remarks]
+    assert named == [f"pipeline-loops.{option}" for option in ("stages", "streamed", "reused", "unroll")]
+
+
 SUM = """
 %zero = arith.constant {value = 0.0} : tensor<16xfloat32>
 %i = tensor.iota {axis = 0} : tensor<16xint32>
@@ -319,6 +369,9 @@ def test_loops_without_products_may_be_unrolled_instead() -> None:
     rest = " : tensor<16xfloat32> (%k: int32, %sum: tensor<16xfloat32>) {"
     assert loops() == ["num_stages = 3}" + rest] and loops(stages=4) == ["num_stages = 4}" + rest]
     assert loops(unroll=4) == loops(unroll=4, stages=5) == ["unroll = 4}" + rest]
+    assert "{num_stages = 1}" in "".join(
+        after(PipelineLoops(unroll=4), SUM.replace("num_stages = 3", "num_stages = 1"))
+    )
     check_pass(PipelineLoops(unroll=4), program(SUM, grid=(2,)).root, inputs_for(program(SUM, grid=(2,)).root))
     product = lowered(64, 64, **{"pipeline-loops.unroll": 4})
     assert [(op.num_stages, op.unroll) for op in product.root.walk() if isinstance(op, scf.ForOp)] == [(3, 0)]

@@ -53,7 +53,7 @@ class LegalizeLayouts(Pass):
             if targets_gluon(launch):
                 continue
             ops = list(launch.body.walk())
-            threads = dict(launch.options).get("num_warps", 4) * warp_size(program.target)
+            threads = launch.warps * warp_size(program.target)
             for view in of_kinds(ops, tensor.ReshapeOp):
                 if len(view.out.shape) == 1 and view.source.shape:
                     _compute_flat(view)

@@ -75,8 +75,7 @@ def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
         _move_before(launch.body, loops)
     _name_results(launch.body)
     _name_rings(launch)
-    warps = int(dict(launch.options).get("num_warps", 4))
-    in_flight = tuple(() if products else _in_flight(loop, warps) for loop, products in zip(loops, late))
+    in_flight = tuple(() if products else _in_flight(loop, launch.warps) for loop, products in zip(loops, late))
     ranges = Ranges.around(launch)
     held = [product for products in late for product in products]
     return gluon.ScheduleOp(

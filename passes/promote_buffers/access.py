@@ -382,7 +382,7 @@ def _inside_slice(builder: Builder, rank: int, dim: int, size: int, index: Index
 
 def _spread(builder: Builder, value: Value, dim: int, size: int, index: Index) -> Value:
     """A value over a slice or strided walk as one over the whole dimension, anything beside the walk."""
-    if not value.shape or value.shape[dim] == 1 or value.shape[dim] == size and index.offset == 0:
+    if not value.shape or value.shape[dim] == 1:
         return value
     before, extent, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
     if index.kind == "strided" and not _splits(index.step):

@@ -19,7 +19,7 @@ ARITHMETIC = {
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
 COMMUTE = {
-    "min", "max", "gcd", "same_value", "same_place", "dot_dtype", "isclose", "suppress", "broadcast_shapes",
+    "min", "max", "gcd", "same_value", "same_place", "dot_dtype", "isclose", "suppress", "broadcast_shapes", "both",
     "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp",
 }  # fmt: skip
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
@@ -289,7 +289,10 @@ class _Finder(ast.NodeVisitor):
         applied = (
             getattr(node.args[0], "attr", "") if name == "apply" and node.args else name
         )  # apply(arith.AddOp, a, b)
-        if applied not in COMMUTE and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
+        commutes = applied in COMMUTE or any(
+            each.arg == "predicate" and _is_equality(each.value) for each in node.keywords
+        )
+        if not commutes and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
             for left, right in zip(node.args, node.args[1:]):
                 starred = any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in (left, right))
                 if not starred and not (_is_operation(left) and _is_operation(right)):
@@ -324,6 +327,10 @@ def _is_operation(node: ast.AST) -> bool:
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _is_equality(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ("eq", "ne")
 
 
 def _symbol(op: ast.cmpop) -> str:

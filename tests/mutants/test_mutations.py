@@ -76,6 +76,12 @@ def test_what_may_come_in_any_order_stays_in_order() -> None:
     swapped = {after for _, after in changes(source)}
     assert "found = of_kinds(AddOp, x, tile.LoadOp)" in swapped
     assert not swapped & {"found = of_kinds(x, tile.LoadOp, AddOp)", "return gcd(b, a)"}
+    compared = b"def f(a, b):\n    return CmpOp(a, b, predicate='%b')\n"
+    assert [any("(b, a" in after for _, after in changes(compared % each)) for each in (b"eq", b"ne", b"lt")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_texts_and_messages_stay() -> None:

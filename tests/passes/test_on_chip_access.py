@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.passes.ir_cases import body_lines, kernel, to_values
+from tests.passes.ir_cases import TO_VALUES, after, body_lines, kernel, to_values
 from tiledsl.ir.pass_manager import parse_program
 
 # Name -> (extent of %i, size of the dimension, operations that make the index %k from %i).
@@ -27,6 +27,7 @@ WALKS = {
     "backwards_dynamic": (3, 7, "%d = arith.add %bx, %c2 : int32 %k = arith.sub %d, %i : int32"),
     "computed": (6, 5, "%n = tile.load %I[%i] : int32 %k = arith.floormod %n, %c5 : int32"),
     "scalar": (1, 3, "%k = arith.add %bx, %c1 : int32"),
+    "block": (1, 2, "%k = arith.add %bx, %c0 : int32"),
     "one": (1, 1, "%k = arith.add %c0, %c0 : int32"),
 }
 # The same in parts that padding splits: their sizes are no powers of two.
@@ -479,3 +480,30 @@ def test_columns_at_computed_places_of_all_rows() -> None:
         "%12 = tensor.gather %x_2, %11 {axis = 1} : tensor<4x8xfloat32>",
         "%t_1 = arith.select %8, %12, %t : tensor<4x8xfloat32>",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "points", "value", "condition", "by_place"),
+    [
+        (64, 64, 64, "%i, %j", "%j", False),
+        (64, 64, 65, "%i, %j", "%j", True),
+        # what is written does not depend on the row: the points of one are compared
+        (3, 512, 512, "%c0, %j", "%j", False),
+        (3, 512, 513, "%c0, %j", "%j", True),
+        # but whether it is written does: those of 64
+        (64, 64, 64, "%c0, %j", "%i", False),
+        (64, 64, 65, "%c0, %j", "%i", True),
+    ],
+)
+def test_up_to_so_many_points_are_compared_with_the_elements(
+    rows: int, columns: int, points: int, value: str, condition: str, by_place: bool
+) -> None:
+    whole = f"{{shape = ({rows}, {columns}), source_axes = (0, 1), target_axes = (0, 1)}}"
+    text = f"""%t = tile.alloc : buffer<{rows}*{columns}*float32, shared> tile.copy %X, %t {whole}
+    tile.parallel {{extents = ({rows}, {points})}} (%i: int32, %j: int32) {{
+      %n = tile.load %I[%j] : int32 %k = arith.floormod %n, %c{columns} : int32
+      %x = tile.load %Y[{value}] : float32 %c = arith.cmp {condition}, %bx {{predicate = "gt"}} : bool
+      scf.if %c {{ tile.store %x, %t[%i, %k] scf.yield }} {{ scf.yield }} }}
+    tile.copy %t, %X {whole}"""
+    lines = after(TO_VALUES, text, parameters=f"X: {rows}*{columns}*float32, Y: 512*1024*float32, I: 1024*int32")
+    assert any("tensor.scatter" in line for line in lines) == by_place

@@ -85,7 +85,7 @@ class _Launch:
         first = launch.body.first
         self.schedule = checked(launch) if isinstance(first, gluon.ScheduleOp) else None
         self.groups = 1 if self.schedule is None else self.schedule.parts  # each runs the body for its own rows
-        self.warps = int(dict(launch.options).get("num_warps", 4))
+        self.warps = launch.warps
 
     def lines(self) -> Iterator[str]:
         language = "written in Triton, which orders the loops" if self.schedule is None else "Gluon"

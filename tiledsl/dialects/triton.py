@@ -35,6 +35,11 @@ class LaunchOp(Operation):
     unspecialized = attr(tuple, ())
     body = region()
 
+    @property
+    def warps(self) -> int:
+        """Of each program; four, as in Triton, where the options say nothing."""
+        return int(dict(self.options).get("num_warps", 4))
+
     def verify(self) -> None:
         if len(self.body.args) != len(self.arguments):
             raise ValueError(f"{len(self.arguments)} arguments for {len(self.body.args)} parameters")

@@ -104,7 +104,7 @@ class Schedule:
 
     def __init__(self, launch: triton.LaunchOp) -> None:
         self.op = schedule_of(launch)
-        self.warps = int(dict(launch.options).get("num_warps", 4))
+        self.warps = launch.warps
         self.group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
         self.parts = 1 if self.group is None else int(self.group.parts)
         found = [op for op in launch.body.walk() if isinstance(op, scf.ForOp) and is_scheduled(op)]

@@ -9,6 +9,7 @@ instances of these events, so that what holds for the steady loop holds for any 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import dropwhile
 from typing import TypeAlias
 
 from tiledsl.analysis.gluon.schedule import AT_ONCE, Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
@@ -45,9 +46,9 @@ def checked(launch: triton.LaunchOp) -> Schedule:
         _check_order(loop, schedule)
         _check_in_flight(loop, schedule)
         _check_tokens(loop, schedule)
-    ranges = Ranges.around(launch) if any(schedule.op.runs) else None
+    ranges = Ranges.around(launch)
     for number, loop in enumerate(schedule.loops):
-        if ranges is not None and loop.runs and not ranges.below(loop.op.lower, loop.op.upper):
+        if loop.runs and not ranges.below(loop.op.lower, loop.op.upper):
             what = f"value {number} of runs says that {_loop(loop.op)} has a turn, and it may have none"
             raise _broken("turns", schedule.op, what, "false")
     return schedule
@@ -80,8 +81,6 @@ def _check_fields(launch: triton.LaunchOp) -> None:
         raise _broken(
             "rings", op, f"loops that share rings are {[loop.num_stages for loop in loops]} deep", "one depth"
         )
-    if any(loop.num_stages < 1 for loop in loops):
-        raise _broken("tokens", op, f"a loop is {loops[0].num_stages} deep", "num_stages = 2, or more")
 
 
 def _check_rings(launch: triton.LaunchOp) -> None:
@@ -103,13 +102,12 @@ def _check_rings(launch: triton.LaunchOp) -> None:
             if is_inside != (region is not launch.body) or other != kind:
                 raise _broken("rings", tiles[0], f"ring {name!r} holds {_tiles(other)} elsewhere, not {_tiles(kind)}")
     places = {each for loop in loops for each in (loop.body, launch.body)}
-    body = list(launch.body)
-    first = next((n for n, op in enumerate(body) if any(each in loops for each in op.walk())), len(body))
+    behind = set(dropwhile(lambda op: not any(each in loops for each in op.walk()), launch.body))
     for load in launch.body.walk():
         if isinstance(load, triton.LoadBlockOp):
             if load.parent not in places:
                 raise _broken("rings", load, "the tile is loaded inside of a branch, or of a loop without products")
-            if load.parent is launch.body and body.index(load) > first:
+            if load in behind:
                 raise _broken("rings", load, "a tile for all turns is loaded behind a loop", "it before the loops")
 
 
@@ -140,7 +138,8 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
         other = next((each for op in turned for each in op.out.uses if not isinstance(each, tensor.DotOp)), None)
         if other is not None:
             raise _broken("rings", other, "it reads a tile that only products can read transposed")
-        if is_read(load) and not products[0] < at[load] < products[-1]:
+        around = sorted([*products, at[load]])
+        if is_read(load) and at[load] in (around[0], around[-1]):
             what = "what is no product reads the tile before a product has awaited its ring, or after the last one"
             raise _broken("rings", load, what, "it between two products that read the ring")
 
@@ -175,9 +174,9 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
     for op, (stage, *place) in at.items():
         for value in () if op in produced or isinstance(op, triton.LoadBlockOp) else _read_by(op):
             made = value.op
-            if made is not None and made in at:
+            if made in at:
                 made_stage, *made_place = at[made]
-                if made_stage > stage or (made_stage == stage and made_place >= place):
+                if at[made] >= at[op]:
                     raise _broken("order", op, f"it reads {_name(value)}, which a later cluster of the turn computes")
                 crosses = made_stage < stage and handed_on.get(op) is not value
                 if crosses and made_place < place and block(value) is None and constant_of(value) is None:
@@ -187,15 +186,15 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
                     )  # fmt: skip
             elif value in yielded and yielded[value] is not value:
                 source = yielded[value].op
-                made_stage, *made_place = at[source] if source is not None and source in at else (0, -1, -1)
-                is_there = made_stage > stage and isinstance(source, tensor.DotOp) and made_place < place
+                made_stage = at[source][0] if source in at else 0
+                is_there = made_stage > stage and isinstance(source, tensor.DotOp) and at[source][1:] < at[op][1:]
                 if made_stage != stage and not is_there:
                     raise _broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
         if op.effects & Effect.WRITE and not is_addition(op):
             if stage:
                 raise _broken("order", op, "what it writes would be written a turn late", "stage = 0")
             late_effect = late_effect or op
-    written = [op for op in loop.op.body if op in at and op.effects & (Effect.READ | Effect.WRITE)]
+    written = [op for op in loop.op.body if op.effects & (Effect.READ | Effect.WRITE)]
     written = [op for op in written if not isinstance(op, triton.LoadBlockOp) and not is_addition(op)]
     if late_effect is not None and sorted(written, key=lambda op: at[op][1:]) != written:
         raise _broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
@@ -250,7 +249,7 @@ def _check_tokens(loop: Loop, schedule: Schedule) -> None:
     for number, (name, _, (_, last)) in enumerate(rings):
         for other_number, (other, _, (first, _)) in enumerate(rings):
             needed = turns + last - first
-            if depth < needed - (turns == 1 and other_number < number and needed > 1):
+            if depth < needed - (other_number < number):
                 held = f"a place of ring {name!r} is released {last} turns after its tile's own"
                 waits = f"when a tile of ring {other!r} for the turn after has been awaited"
                 raise _broken("tokens", loop.op, f"{held}, {waits}; it is {depth} deep", f"num_stages = {needed}")

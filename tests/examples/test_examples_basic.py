@@ -30,6 +30,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
         "block_N": 32,
         "block_K": 32,
     },
+    "gated_delta_net": {"batch": 2, "heads": 1, "length": 64, "dim": 16, "value_dim": 32, "chunk": 64},
     "gemm_dynamic": {"N": 64, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32, "rows": (32,)},
     "gemm_epilogue": {"M": 32, "N": 64, "K": 32, "block_M": 32, "block_N": 64, "block_K": 32},
     "gemm_fp4": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},

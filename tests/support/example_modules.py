@@ -15,6 +15,7 @@ BASIC = (
     "cross_entropy",
     "elementwise",
     "fused_moe",
+    "gated_delta_net",
     "gemm_dynamic",
     "gemm_epilogue",
     "gemm_fp4",

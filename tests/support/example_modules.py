@@ -28,6 +28,7 @@ BASIC = (
     "histogram",
     "kda_gate",
     "layer_norm",
+    "linear_attention",
     "online_softmax",
     "radix_sort",
     "retention",

@@ -28,6 +28,7 @@ from tiledsl.passes.lower_exchanges import LowerExchanges
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
+from tiledsl.passes.merge_roles import MergeRoles
 from tiledsl.passes.order_accesses import OrderAccesses
 from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
@@ -56,6 +57,7 @@ from tiledsl.passes.widen_loops import WidenLoops
 # The default pipeline, in order. Options come from `pass_configs`.
 PIPELINE: tuple[type[Pass], ...] = (
     Canonicalize,  # the elaborator folds nothing
+    MergeRoles,  # one program of the roles that warps were given by hand: no other pass knows barriers between them
     Cse,  # so that later passes see equal indices as one value
     UnrollLoops,  # before anything looks at loops: indices of small local arrays become constants
     ParallelizeLoops,  # loops over rows of tiles: before these rows are picked one by one

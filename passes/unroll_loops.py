@@ -63,7 +63,7 @@ class UnrollLoops(Pass):
                 and (size := len(indices) * sum(1 for _ in op.body.walk())) <= allowance
             ):
                 allowance -= size
-                pending.extend(reversed(_unroll(op, indices, wanted)))
+                pending.extend(reversed(unroll(op, indices, wanted)))
             else:
                 pending.extend(inner for region in reversed(op.regions) for inner in reversed(region))
 
@@ -104,7 +104,7 @@ def _pure_operands(value: Value) -> list[Value]:
     return list(value.op.operands) if value.op is not None and value.op.is_pure else []
 
 
-def _unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation]:
+def unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation]:
     """Replace the loop by its copies; return the copies that have regions. Copies of wanted loops are wanted."""
     builder = Builder.at(op)
     values: list[Value] = list(op.inits)

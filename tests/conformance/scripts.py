@@ -67,6 +67,18 @@ def prepare_input(*given, **named):
 """
 
 
+# As they are, they print the kernel, and time it.
+_SPARSE_ENTRY = """import torch
+from checks import close
+torch.manual_seed(0)
+q = torch.randn(1, 2, 64, 576, dtype=torch.bfloat16, device="cuda") / 10
+kv = torch.randn(1, 256, 1, 576, dtype=torch.bfloat16, device="cuda") / 10
+indices = torch.stack([torch.randperm(129 + t, device="cuda")[:128] for t in range(2)])[None, :, None].int()
+out, lse = sparse_mla_fwd_interface(q, kv, indices, 130, 1)
+close("out", out, ref_sparse_mla_fwd_interface(q, kv, indices, 130, 1))
+"""
+
+
 def _kda(name: str, list: str = LIST_A, before: str = "") -> Script:
     return Script(f"kda/{name}.py", list, "", _KDA, before + _KDA_ENTRY, ("triton<3.7",))
 
@@ -244,6 +256,15 @@ SCRIPTS = (
         "--batch 1 --heads 2 --seq_len 512 --chunk_size 128",
         needs=("einops",),
     ),
+    _b("warp_specialize/example_warp_specialize_gemm_barrierpipe_stage2", "", (r"16384", "512")),
+    _b("warp_specialize/example_warp_specialize_gemm_copy_0_gemm_1", "", (r"1024", "256")),
+    _b("warp_specialize/example_warp_specialize_gemm_copy_1_gemm_0", "", (r"16384", "256")),
+    _b("warp_specialize/example_warp_specialize_gemm_copy_gemm_0_1"),
+    _b("warp_specialize/example_warp_specialize_gemm_softpipe_stage2", "", (r"16384", "256")),
+    _b("warp_specialize/example_warp_specialize_flashmla", "--batch 1 --heads 64 --kv_ctx 512", needs=("einops",)),
+    _b("deepseek_mla/example_mla_decode_ws", _MLA, needs=("einops",)),
+    _b("deepseek_v32/sparse_mla_fwd_pipelined", entry=_SPARSE_ENTRY),
+    _b("deepseek_v32/sparse_mla_fwd_seesaw", entry=_SPARSE_ENTRY),
     _b("norm/layernorm", "", (r"N, D = 4096, 8192", "N, D = 64, 1024")),
     _b("seer_attention/block_sparse_attn_tilelang", "", (r"= 4, 2, 256, 64", "= 1, 2, 256, 64")),
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.ir.core import Effect, Operation
-from tiledsl.ir.fields import attr, operand, result
-from tiledsl.ir.types import ScalarType
+from tiledsl.ir.fields import attr, operand, operands, region, result
+from tiledsl.ir.types import BufferType, ScalarType
 
 
 class BarrierOp(Operation):
@@ -18,6 +18,64 @@ class BarrierOp(Operation):
 
     name = "thread.barrier"
     effects = Effect.ORDERED
+
+
+class InitBarriersOp(Operation):
+    """Makes barriers of a buffer's elements. `counts` are the arrivals that complete a phase of each.
+
+    Example: `thread.init_barriers %full {counts = (128,)}`
+    """
+
+    name = "thread.init_barriers"
+    effects = Effect.ORDERED
+    barriers = operand(BufferType)
+    counts = attr(tuple)
+
+    def verify(self) -> None:
+        if self.barriers.type != BufferType((len(self.counts),), "uint64", "shared"):
+            raise ValueError(f"{len(self.counts)} barriers in {self.barriers.type}")
+        if not all(type(each) is int and each >= 1 for each in self.counts):
+            raise ValueError(f"{self.counts} are no numbers of arrivals")
+
+
+class ArriveOp(Operation):
+    """Each thread that comes arrives at a barrier; with `copies`, once those that it has started are over.
+
+    Example: `thread.arrive %full[%i]`
+    """
+
+    name = "thread.arrive"
+    effects = Effect.ORDERED
+    barriers = operand(BufferType)
+    index = operand(ScalarType)
+    copies = attr(bool, False)
+
+
+class WaitOp(Operation):
+    """Waits until the phase of a barrier that has this parity is over. Example: `thread.wait %full[%i], %parity`"""
+
+    name = "thread.wait"
+    effects = Effect.ORDERED
+    barriers = operand(BufferType)
+    index = operand(ScalarType)
+    parity = operand(ScalarType)
+
+
+class AsyncOp(Operation):
+    """Copies that may still be under way after it: until the phase of the barrier that is under way is over.
+
+    Without a barrier, until an arrival with `copies` says so. Example: `thread.async %full, [%i] { ... }`
+    """
+
+    name = "thread.async"
+    effects = Effect.REGION | Effect.ORDERED
+    barriers = operands(BufferType)
+    index = operands(ScalarType)
+    body = region()
+
+    def verify(self) -> None:
+        if len(self.barriers) > 1 or len(self.index) != len(self.barriers):
+            raise ValueError("it has one barrier, with its index, or none")
 
 
 class ShuffleOp(Operation):

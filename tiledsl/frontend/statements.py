@@ -17,15 +17,18 @@ from tiledsl.frontend.loops import Loops
 from tiledsl.frontend.names import Scope
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32
+from tiledsl.language.barriers import GROUP, RoleFrame
 from tiledsl.language.expression import (
     Expr,
     Scalar,
     as_bool,
     as_value,
+    compare,
+    logical,
 )
 from tiledsl.language.grid_barriers import split_at_grid_barriers
 from tiledsl.language.program import BranchFrame, KernelFrame
-from tiledsl.language.threads import AttrFrame
+from tiledsl.language.threads import AttrFrame, thread_number
 
 _MAX_CALL_DEPTH = 32
 
@@ -86,6 +89,9 @@ class Statements(Loops):
         if isinstance(frame, BranchFrame):
             self._with_if(node, frame)
             return
+        if isinstance(frame, RoleFrame):
+            self._role(node, frame)
+            return
         if isinstance(frame, AttrFrame) and self.ctx.threads is not None:
             outer, self.ctx.threads.reducer = self.ctx.threads.reducer, frame.node
             self.block(node.body)
@@ -98,6 +104,16 @@ class Statements(Loops):
         if self._device_depth:
             raise TileError("a T.Kernel inside of device code", node.loc)
         self._kernel(node, frame, target)
+
+    def _role(self, node: syntax.With, frame: RoleFrame) -> None:
+        """`with T.ws(0):` is a branch on the thread's number."""
+        self._need_kernel("T.ws", node)
+        number = thread_number("T.ws")
+        taken: Any = False
+        for group in frame.groups:
+            inside = logical("and", compare("ge", number, group * GROUP), compare("lt", number, (group + 1) * GROUP))
+            taken = inside if taken is False else logical("or", taken, inside)
+        self._branch(as_value(taken), node.body, (), node.loc)
 
     def _with_if(self, node: syntax.With, frame: BranchFrame) -> None:
         """`with T.If(c):` around `with T.Then():` and `with T.Else():`."""

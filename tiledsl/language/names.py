@@ -14,6 +14,7 @@ from tiledsl.frontend.program import prim_func as prim_func
 from tiledsl.language.allocation import *
 from tiledsl.language.asynchronous import *
 from tiledsl.language.atomics import *
+from tiledsl.language.barriers import *
 from tiledsl.language.buffer import *
 from tiledsl.language.cuda_functions import *
 from tiledsl.language.grid_barriers import *

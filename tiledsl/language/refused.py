@@ -13,7 +13,7 @@ from tiledsl.errors import TileError
 # The reason, and the names that it holds for: a name with * or [] in it is a pattern.
 _REASONS = {
     "addresses have no Triton form; index the buffer": """
-        access_ptr tvm_access_ptr address_of
+        tvm_access_ptr address_of
     """,
     (
         "a thread's vectors have no Triton form; write the loop over their elements, with T.Parallel or, in code for "
@@ -23,14 +23,13 @@ _REASONS = {
         sts[0-9]* Ramp Broadcast Shuffle extract_lane vectorlow vectorhigh vectorcombine vscale ds_read_*
     """,
     (
-        "explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which "
-        "overlaps them"
+        "clusters, barriers by number and schedules by hand have no Triton form; write T.alloc_barrier and roles (T.ws), or "
+        "T.copy inside T.Pipelined"
     ): """
-        alloc_barrier alloc_cluster_barrier mbarrier_arrive mbarrier_wait_parity mbarrier_expect_tx
-        mbarrier_arrive_expect_tx barrier_arrive barrier_wait tma_copy tma_gather4 tma_scatter4
-        copy_cluster ptx_cp_async cp_async_barrier_noinc ws WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op
-        annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg
-        inc_max_nreg dec_max_nreg named_barrier_arrive named_barrier_sync
+        alloc_cluster_barrier tma_gather4 tma_scatter4
+        copy_cluster WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op
+        annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster
+        named_barrier_arrive named_barrier_sync
         clc_* create_tma_descriptor alloc_descriptor alloc_wgmma_desc create_barriers cluster_arrive*
         cluster_wait WSInstr WSOpRef WSSyncKind WarpSpecialize WarpSpecializeFrame tma_* ptx_cp_async_* ptx_arrive_*
         ptx_init_barrier_thread_count ptx_wait_barrier initialize_*_descriptor increase_descriptor_offset

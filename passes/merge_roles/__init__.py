@@ -1,0 +1,177 @@
+"""merge-roles: kernels whose warps were given roles by hand become programs of one block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.loops import indices_of
+from tiledsl.dialects import scf, thread, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.types import BufferType
+from tiledsl.passes.merge_roles.emit import Emitter
+from tiledsl.passes.merge_roles.order import Item, Keys, Merger, region_of
+from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles
+from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World
+from tiledsl.passes.merge_roles.versions import drop_versions, versions
+from tiledsl.passes.unroll_loops import unroll
+
+_MOST_EDGES = 500
+
+
+@dataclass(frozen=True)
+class MergeRoles(Pass):
+    """Put what the roles of a kernel do in one order that their barriers imply, and drop barriers and roles.
+
+    A role is what whole warps do under a condition on the thread's index. Roles run at once and wait for each other by
+    barriers (thread.arrive, thread.wait). Loops of one iteration space become one loop. In its body each role goes on
+    until it waits for what another one does later in the same turn; then that one is first. The order is run with
+    numbers, for several trip counts where these are not known, with vector clocks: each wait must let through where it
+    stands, whatever the roles' speeds, and accesses to one tile of which one writes must be ordered by the barriers.
+
+    Versions of a tile that only take turns become one tile, and the loop a pipelined one of as many stages.
+
+    Before:  scf.for ... {                                     After:  scf.for ... {num_stages = 2} {
+               scf.if %is_producer {                                     tile.copy %A[%i], %s
+                 thread.wait %empty[%c0], %odd                           tile.gemm %s, ...
+                 thread.async %full, [%c0] { tile.copy %A[%i], %s }    }
+                 thread.arrive %full[%c0]
+               } { }
+               scf.if %is_consumer {
+                 thread.wait %full[%c0], %even
+                 tile.gemm %s, ...
+                 thread.arrive %empty[%c0]
+               } { }
+             }
+    Errors:  a wait that is not implied, roles that wait for each other, a wait that is missing between two accesses.
+    """
+
+    name = "merge-roles"
+
+    def run(self, program: Program) -> None:
+        for kernel in tile.kernels(program.root):
+            if any(isinstance(op, BARRIER_OPS) for op in kernel.walk()):
+                _merge(kernel)
+
+
+def _merge(kernel: tile.KernelOp) -> None:
+    region = region_of(kernel)
+    if region is not kernel.body and len(region.args) > 1:
+        raise TileError("threads along several axes, and barriers: give T.Kernel one number of threads", kernel.loc)
+    count = kernel.threads
+    threads = Threads(region, count)
+    _unroll(region, threads)
+    threads = Threads(region, count)
+    _own_arrays(kernel, threads)
+    roles = find_roles(region, threads)
+    written = {
+        value
+        for op in kernel.walk()
+        if Effect.WRITE in op.effects
+        for value in op.operands
+        if isinstance(value.type, BufferType)
+    }
+    best: tuple[dict[Value, bool], list[Item], Reads, Keys] | None = None
+    failure: TileError | None = None
+    for priority in _priorities(roles):
+        keys, reads = Keys(written), Reads()
+        try:
+            items, world = _ordered(roles, kernel, keys, reads, priority)
+        except TileError as error:
+            failure = failure or error
+            continue
+        found = versions(kernel, world.events)
+        if best is None or sum(found.values()) > sum(best[0].values()):
+            best = found, items, reads, keys
+    if best is None:
+        assert failure is not None, "there is an order that was tried"
+        raise failure
+    turns, items, reads, keys = best
+    for read, write in reads.late.items():
+        kernel.add_remark(
+            f"merge-roles: nothing orders the read at {read.op.loc} after the write at {write.op.loc}, which is the only "
+            "one; it comes after it"
+        )
+    computing = sum(len(role.threads) for role in roles if _computes(role))
+    emitter = Emitter(roles, keys, kernel, region)
+    emitter.emit(items)
+    kernel.set_attribute("threads", computing or count)
+    drop_versions(turns)
+    for op in of_kinds(kernel.body, tile.AllocOp):
+        if not op.is_used:
+            op.erase()
+
+
+def _own_arrays(kernel: tile.KernelOp, threads: Threads) -> None:
+    """A fragment of which each thread reads and writes elements outside of every T.Parallel is an array of its own."""
+    for op in of_kinds(kernel.walk(), tile.AllocOp):
+        type, users = tile.buffer_type(op.out), list(op.out.uses)
+        if type.scope != "fragment" or not all(isinstance(user, (tile.LoadOp, tile.StoreOp)) for user in users):
+            continue
+        around = [each for user in users for each in ancestors(user) if isinstance(each, tile.ParallelOp)]
+        stored = [value for user in users if isinstance(user, tile.StoreOp) for value in user.operands]
+        if all(each.lockstep for each in around) and any(map(threads.depends, stored)):
+            op.out.set_type(BufferType(type.shape, type.dtype, "local"))
+
+
+def _unroll(region: object, threads: Threads) -> None:
+    """Copies of loops that are to be unrolled and in which roles part: barriers have numbers then."""
+    while True:
+        loops = [
+            (op, indices)
+            for op in of_kinds(region.walk(), scf.ForOp)  # type: ignore[attr-defined]
+            if op.unroll == 1 and threads.divides(op) and (indices := indices_of(op)) is not None
+        ]
+        if not loops:
+            return
+        unroll(*loops[0], set())
+
+
+def _priorities(roles: Sequence[Role]) -> list[tuple[int, ...]]:
+    """Which role goes on where several could: those that compute first, so that others do what these need, and when."""
+    from itertools import permutations
+
+    numbers = sorted(range(len(roles)), key=lambda number: not _computes(roles[number]))
+    return list(permutations(numbers)) if len(numbers) <= 3 else [tuple(numbers)]
+
+
+def _computes(role: Role) -> bool:
+    from tiledsl.passes.merge_roles.roles import steps_of
+
+    kinds = (tile.GemmOp, tile.ReduceOp, tile.ScanOp, tile.SortOp, tile.ParallelOp, tile.FillOp)
+    return any(
+        isinstance(inner, kinds)
+        for step in steps_of(role.program)
+        if len(step.roles) == 1 and not isinstance(step.op, thread.AsyncOp)
+        for inner in step.op.walk()
+    )
+
+
+def _ordered(
+    roles: Sequence[Role], kernel: tile.KernelOp, keys: Keys, reads: Reads, priority: Sequence[int]
+) -> tuple[list[Item], World]:
+    """An order that every run agrees with, and the first run."""
+    merger = Merger(roles, keys, priority)
+    for _ in range(_MOST_EDGES):
+        items = merger.merge()
+        try:
+            first = World(roles, kernel, keys, reads, 6, 0)
+            first.run(items)
+            if not first.is_certain:
+                for trips, seed in _RUNS:
+                    World(roles, kernel, keys, reads, trips, seed).run(items)
+            return items, first
+        except Before as found:
+            assert found.pair not in merger.edges, "the order has what was asked for"
+            merger.edges.append(found.pair)
+        except Undefined as found:
+            reads.undefined.add(found.step)
+    raise TileError("the roles of this kernel wait too often to be put in one order", kernel.loc, code="roles")
+
+
+# Trip counts of loops whose bounds are not known, and choices of other numbers.
+_RUNS = (*((trips, 0) for trips in (0, 1, 2, 3, 4, 5, 7, 34)), *((trips, seed) for trips in (3, 6) for seed in (1, 2, 3)))

@@ -1,0 +1,270 @@
+"""Writes an order of the roles' steps as operations, without barriers and roles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.dialects import arith, scf, thread, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, BufferType
+from tiledsl.passes.merge_roles.order import Fused, Item, Keys
+from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Step, steps_of
+
+
+class Emitter:
+    """`maps` has, for each role, what stands for the values of the old body."""
+
+    def __init__(self, roles: Sequence[Role], keys: Keys, kernel: tile.KernelOp, old: Region) -> None:
+        self.roles, self.keys, self.kernel = roles, keys, kernel
+        self.old = old
+        self.maps: list[dict[Value, Value]] = [{} for _ in roles]
+        self.inside: dict[Value, Operation] = {}  # values of branches, and the branch
+        self.width = 0  # of the threads that do what differs from thread to thread
+        self.uses: dict[Role, bool] = {}
+
+    def emit(self, items: Sequence[Item]) -> None:
+        """Replace the body of the kernel."""
+        self._private_copies()
+        index = self.old.args[0] if self.old is not self.kernel.body else None
+        region = Region([INT32], ["tx"]) if index is not None else Region()
+        builder = Builder(region, loc=self.kernel.loc)
+        if index is not None:
+            self._number_threads(index, region.args[0], builder)
+        self._items(items, region)
+        for op in reversed(list(self.old)):
+            if not isinstance(op, tile.AllocOp):
+                op.erase()
+        if self.old is not self.kernel.body:
+            parallel = self.old.parent
+            assert parallel is not None, "the threads' body is that of a T.Parallel"
+            parallel.erase()
+        if index is not None and self._is_used(region.args[0]):
+            made = tile.ParallelOp(extents=(self.width,), lockstep=True, regions=[region], loc=self.kernel.loc)
+            self.kernel.body.insert(made)
+            return
+        for op in list(region):
+            if isinstance(op, thread.BarrierOp):
+                op.erase()
+            else:
+                self.kernel.body.insert(op.detach())
+
+    def _is_used(self, value: Value) -> bool:
+        """Whether a value is used by what is used: dead arithmetic on it goes."""
+        for user in list(value.uses):
+            if user.is_pure and not user.regions and not any(map(self._is_used, user.results)):
+                user.erase()
+        return bool(value.uses)
+
+    # Threads
+
+    def _number_threads(self, index: Value, made: Value, builder: Builder) -> None:
+        users = [role for role in self.roles if _uses(role, index, shared=False)]
+        if any(_uses(role, index, shared=True) for role in self.roles):
+            self.width = sum(len(role.threads) for role in self.roles)
+            for mapping in self.maps:
+                mapping[index] = made
+            self.masked = {role.number: _among(builder, made, role) for role in users}
+            return
+        self.width = max((len(role.threads) for role in users), default=1)
+        self.masked = {}
+        for role in self.roles:
+            first, *_ = role.threads
+            if role.threads != tuple(range(first, first + len(role.threads))):
+                raise TileError("the threads of a role do not follow each other", self.kernel.loc)
+            offset = builder.constant(first, INT32)
+            self.maps[role.number][index] = builder.insert(arith.AddOp(made, offset)).result if first else made
+            if role in users and len(role.threads) < self.width:
+                limit = builder.constant(len(role.threads), INT32)
+                self.masked[role.number] = builder.insert(arith.CmpOp(made, limit, predicate="lt")).result
+
+    # Buffers
+
+    def _private_copies(self) -> None:
+        """Registers are each thread's own: those that several roles use become a buffer of each."""
+        used: dict[Value, dict[int, bool]] = {}
+        together: set[Value] = set()
+        for role in self.roles:
+            for step in steps_of(role.program):
+                for inner in step.op.walk():
+                    for value in inner.operands:
+                        if not isinstance(value.type, BufferType) or value.type.scope not in ("local", "fragment"):
+                            continue
+                        if len(step.roles) > 1:
+                            together.add(value)
+                            continue
+                        writes = Effect.WRITE in inner.effects
+                        used.setdefault(value, {})[role.number] = used.get(value, {}).get(role.number, False) or writes
+        for buffer, roles in used.items():
+            if len(roles) < 2 or not isinstance(buffer.op, tile.AllocOp):
+                continue
+            if buffer in together or not all(roles.values()):
+                if not any(roles.values()):
+                    continue
+                readers = [self.roles[number] for number, writes in roles.items() if not writes]
+                who = str(readers[0]) if readers else "the block together"
+                raise TileError(
+                    f"{buffer.name or 'a fragment'} is in registers, which are each thread's own, but {who} would need "
+                    f"what other warps have there",
+                    buffer.op.loc,
+                    ["hand it over in a tile of T.alloc_shared"],
+                    code="roles",
+                )
+            for number in list(roles)[1:]:
+                copy = tile.AllocOp(result_types=[buffer.type], names=[buffer.name], loc=buffer.op.loc)
+                assert buffer.op.parent is not None
+                buffer.op.parent.insert(copy, buffer.op)
+                self.maps[number][buffer] = copy.result
+
+    # Steps
+
+    def _items(self, items: Sequence[Item], region: Region) -> None:
+        branches: list[tuple[object, bool, scf.IfOp]] = []
+        for item in items:
+            role = item.roles[0]
+            mapping = self.maps[role]
+            guards = item.guards if isinstance(item, Step) else item.loops[0].guards
+            if isinstance(item, Step) and isinstance(item.op, BARRIER_OPS) and not isinstance(item.op, thread.AsyncOp):
+                continue
+            if isinstance(item, Step) and item.op.is_pure and not item.op.regions:
+                self._pure(item, mapping, region, branches)
+                continue
+            place = self._branch(guards, mapping, region, branches)
+            if isinstance(item, Step):
+                self._step(item, mapping, place, branches)
+            else:
+                self._loop(item, place)
+        for _, _, branch in branches[:1]:
+            _close(branch)
+
+    def _pure(
+        self, item: Step, mapping: dict[Value, Value], region: Region, branches: list[tuple[object, bool, scf.IfOp]]
+    ) -> None:
+        homes = [self.inside[mapping[each]] for each in item.op.operands if mapping.get(each) in self.inside]
+        op = item.op.clone(mapping)
+        for number, (_, holds, branch) in reversed(list(enumerate(branches))):
+            if branch in homes:
+                branch.regions[0 if holds else 1].insert(op)
+                self.inside.update((value, branch) for value in op.results)
+                return
+            del number
+        region.insert(op, branches[0][2] if branches else None)
+
+    def _branch(
+        self,
+        guards: Sequence[tuple[Value, bool]],
+        mapping: dict[Value, Value],
+        region: Region,
+        branches: list[tuple[object, bool, scf.IfOp]],
+    ) -> Region:
+        """Where a step under guards goes: into the branches that are open, as far as they are its own."""
+        wanted = [(self.keys.of(value), holds, value) for value, holds in guards]
+        same = 0
+        while same < min(len(wanted), len(branches)) and branches[same][:2] == wanted[same][:2]:
+            same += 1
+        if len(branches) > same:
+            if same == 0:
+                _close(branches[0][2])
+            del branches[same:]
+        place = region if not branches else branches[-1][2].regions[0 if branches[-1][1] else 1]
+        for key, holds, value in wanted[same:]:
+            made = scf.IfOp(mapping.get(value, value), regions=[Region(), Region()], loc=self.kernel.loc)
+            place.insert(made)
+            branches.append((key, holds, made))
+            place = made.regions[0 if holds else 1]
+        return place
+
+    def _step(
+        self, item: Step, mapping: dict[Value, Value], place: Region, branches: list[tuple[object, bool, scf.IfOp]]
+    ) -> None:
+        for inner in item.op.walk():
+            for value in inner.operands:
+                home = self.inside.get(mapping.get(value, value))
+                if home is not None and all(each[2] is not home for each in branches):
+                    raise TileError(
+                        "this needs a value that was read under a condition, before the role waited", item.op.loc,
+                        ["read it into T.alloc_var"], code="roles",
+                    )  # fmt: skip
+        ops = list(item.op.regions[0]) if isinstance(item.op, thread.AsyncOp) else [item.op]
+        ops = [op for op in ops if not op.is_terminator]
+        masked = self.masked.get(item.roles[0]) if self.width and len(item.roles) == 1 else None
+        for op in ops:
+            made = op.clone(mapping)
+            if masked is not None and op.has_effects and _touches(op, self.old.args[0]):
+                branch = scf.IfOp(masked, regions=[Region(), Region()], loc=op.loc)
+                branch.regions[0].insert(made)
+                for each in branch.regions:
+                    scf.yielding(each)
+                made = branch
+            place.insert(made)
+            _finish_copies(made)
+            if branches:
+                self.inside.update((value, branches[-1][2]) for value in made.results)
+        for role in item.roles[1:]:
+            self.maps[role].update((value, mapping[value]) for value in item.op.results)
+
+    def _loop(self, item: Fused, place: Region) -> None:
+        first = item.loops[0]
+        body = Region([first.op.index.type], [first.op.index.name])
+        for loop in item.loops:
+            self.maps[loop.role][loop.op.index] = body.args[0]
+        self._items(item.body, body)
+        scf.yielding(body)
+        mapping = self.maps[first.role]
+        bounds = [mapping.get(each, each) for each in (first.op.lower, first.op.upper, first.op.step)]
+        attributes = dict(first.op.attributes)
+        copies = any(isinstance(each, Step) and isinstance(each.op, thread.AsyncOp) for each in item.body)
+        attributes["num_stages"] = max(2 * copies, *(loop.op.num_stages for loop in item.loops))
+        place.insert(scf.ForOp(*bounds, [], regions=[body], loc=first.op.loc, **attributes))
+
+
+def _finish_copies(op: Operation) -> None:
+    """Copies that are started in an operation are done where they stand."""
+    for copy in [each for each in op.nests() if isinstance(each, thread.AsyncOp)]:
+        assert copy.parent is not None, "it stands in a region"
+        for inner in list(copy.body):
+            inner.move_before(copy)
+        copy.erase()
+
+
+def _close(branch: scf.IfOp) -> None:
+    """End the regions of a branch and of those that were opened in it."""
+    for op in branch.nests():
+        if isinstance(op, scf.IfOp):
+            for region in op.regions:
+                if region.last is None or not region.last.is_terminator:
+                    scf.yielding(region)
+
+
+def _among(builder: Builder, index: Value, role: Role) -> Value:
+    """Whether a thread is of a role."""
+    first, last = builder.constant(role.threads[0], INT32), builder.constant(role.threads[-1], INT32)
+    low = builder.insert(arith.CmpOp(index, first, predicate="ge")).result
+    high = builder.insert(arith.CmpOp(index, last, predicate="le")).result
+    return builder.insert(arith.AndOp(low, high)).result
+
+
+def _uses(role: Role, index: Value, shared: bool) -> bool:
+    """Whether a role's own steps (or those that it shares with others) differ from thread to thread."""
+    return any(
+        _touches(step.op, index)
+        for step in steps_of(role.program)
+        if (step.op.has_effects or step.op.regions) and (len(step.roles) > 1) is shared and not _is_barrier(step.op)
+    )
+
+
+def _is_barrier(op: Operation) -> bool:
+    return isinstance(op, BARRIER_OPS) and not isinstance(op, thread.AsyncOp)
+
+
+def _touches(op: Operation, index: Value) -> bool:
+    """Whether an operation, or one in it, takes a value that is computed from the thread's index."""
+    seen: dict[Value, bool] = {}
+
+    def depends(value: Value) -> bool:
+        if value not in seen:
+            seen[value] = value is index or value.op is not None and any(map(depends, value.op.operands))
+        return seen[value]
+
+    return any(depends(value) for inner in op.walk() for value in inner.operands)

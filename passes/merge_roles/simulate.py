@@ -1,0 +1,556 @@
+"""Runs an order of the roles' steps with numbers for what is not known: barriers, and who has seen what.
+
+A wait must let through where it stands. Where it does not, what the other roles still do in the same turn may complete
+its phase: then that comes first, which the caller is told (`Before`).
+
+Each role has a vector clock: which steps of each it knows to be over. An arrival hands it to the phase, a wait takes it
+from there. So one run speaks for every order (certificate/source/order.py): where each wait is for one phase whatever
+the order, and accesses of which one writes are ordered by what is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.ranges import Ranges
+from tiledsl.dialects import arith, thread, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.types import BufferType
+from tiledsl.passes.merge_roles.numbers import Number, number_of
+from tiledsl.passes.merge_roles.order import Fused, Item, Keys
+from tiledsl.passes.merge_roles.roles import Role, Step
+
+Box = tuple[tuple[int, int], ...]  # of each dimension the first index and the one after the last
+Clock = dict[Hashable, int]
+
+_SKIPPED = 240  # turns of long loops, a multiple of every usual number of stages and its double
+_HEAD, _TAIL = 48, 48
+
+
+class Before(Exception):
+    """A step that must come before another one."""
+
+    def __init__(self, first: Step, last: Step) -> None:
+        self.pair = first, last
+
+
+@dataclass
+class Barrier:
+    """One barrier: its arrivals so far, and what who arrived knew."""
+
+    count: int
+    arrived: int = 0
+    known: list[Clock] = field(default_factory=list)  # of each phase that is complete, and before
+    own: list[Clock] = field(default_factory=list)  # of each phase alone
+    under_way: Clock = field(default_factory=dict)
+    waits: dict[tuple[int, int], tuple[int, Step]] = field(default_factory=dict)  # (role, phase) -> when
+
+    @property
+    def phase(self) -> int:
+        return self.arrived // self.count
+
+
+@dataclass
+class Waiting:
+    """What a role waits for: a phase of a barrier, a write of what it reads, or, without either, for other roles."""
+
+    step: Step
+    turn: tuple[int, ...]
+    barrier: Barrier | None = None
+    parity: int = 0
+    place: tuple[Value, Box] | None = None
+
+
+@dataclass
+class Access:
+    """The last one of its kind. `ends`: what one must know to know that it is over."""
+
+    step: Step
+    writes: bool
+    ends: Clock
+
+
+class Event(NamedTuple):
+    """An access to a tile in shared memory, in the order of the run."""
+
+    buffer: Value
+    step: Step
+    box: Box
+    writes: bool
+
+
+@dataclass
+class Reads:
+    """What is known of reads: those of what nobody writes before; those that only their being defined puts after a
+    write, with that write."""
+
+    undefined: set[Step] = field(default_factory=set)
+    late: dict[Step, Step] = field(default_factory=dict)
+
+
+class World:
+    """A run. `trips` are those of loops whose bounds are not known, `seed` chooses all other numbers."""
+
+    def __init__(
+        self, roles: Sequence[Role], kernel: tile.KernelOp, keys: Keys, reads: Reads, trips: int, seed: int
+    ) -> None:
+        self.of_reads = reads
+        self.roles, self.kernel, self.keys, self.trips, self.seed = roles, kernel, keys, trips, seed
+        self.is_certain = True  # whether no number had to be chosen
+        self.env: list[dict[Value, Number | None]] = [{} for _ in roles]
+        self.chosen: dict[object, Number] = {}
+        self.vars: dict[tuple[Hashable, ...], Number | None] = {}
+        self.barriers: dict[tuple[Value, int], Barrier] = {}
+        self.counts: dict[Value, tuple[int, ...]] = {}
+        self.clocks: list[Clock] = [{role.number: 1} for role in roles]
+        self.copies: list[Clock] = [{} for _ in roles]  # of each role, those that no arrival has spoken of
+        self.number = 0
+        self.accesses: dict[Value, dict[tuple[Hashable, ...], Access]] = {}
+        self.blocked: dict[int, Waiting] = {}
+        self.ranges = Ranges.around(kernel)
+        self.turn: tuple[int, ...] = ()
+        self.events: list[Event] = []
+
+    # Running
+
+    def run(self, items: Sequence[Item]) -> None:
+        self._items(items)
+        self._fail_blocked(None)
+
+    def _items(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if isinstance(item, Step):
+                self._step(item)
+            else:
+                self._loop(item)
+
+    def _loop(self, fused: Fused) -> None:
+        first = fused.loops[0]
+        if any(not self._holds(loop.guards, loop.role) for loop in fused.loops[:1]):
+            return
+        op = first.op
+        lower, step = (self._number(each, first.role) for each in (op.lower, op.step))
+        upper: Number | None = None if arith.constant_of(op.upper) is None else arith.constant_of(op.upper)
+        lower = 0 if lower is None else int(lower)
+        step = 1 if not step else int(step)
+        if upper is None:
+            upper = lower + step * self.trips
+            self.is_certain = False
+            for loop in fused.loops:
+                self.chosen[self.keys.of(loop.op.upper)] = upper
+        indices = range(lower, int(upper), step)
+        skipped = max(0, (len(indices) - _HEAD - _TAIL) // _SKIPPED) * _SKIPPED
+        turns = [*indices[:_HEAD], *indices[_HEAD + skipped :]] if skipped else indices
+        outer = self.turn
+        for number in turns:
+            for loop in fused.loops:
+                self.env[loop.role][loop.op.index] = number
+            self.turn = (*outer, number)
+            self._items(fused.body)
+            self._fail_blocked(fused)
+        self.turn = outer
+
+    def _fail_blocked(self, fused: Fused | None) -> None:
+        """What waits at the end of a loop's turn, or of everything, is not let through."""
+        stuck = [each for each in self.blocked.values() if fused is None or _is_in(each.step, fused)]
+        for each in stuck:
+            if each.place is not None:
+                raise Undefined(each.step)
+        for each in stuck:
+            if each.barrier is not None:
+                raise self._never(each.step, each.barrier, each.parity, each.turn)
+        if stuck:
+            raise TileError("some threads never come here, where all do this together", stuck[0].step.op.loc, code="roles")
+
+    # Numbers
+
+    def _number(self, value: Value, role: int) -> Number | None:
+        return number_of(value, lambda each: self._known(each, role))
+
+    def _known(self, value: Value, role: int) -> Number | None:
+        env = self.env[role]
+        if value in env:
+            return env[value]
+        if self.chosen and (found := self.chosen.get(self.keys.of(value))) is not None:
+            return found
+        owner = value.owner
+        if isinstance(owner, Region) and isinstance(owner.parent, (tile.KernelOp, tile.FuncOp)):
+            return self._choose(value)
+        return None
+
+    def _choose(self, *what: Any) -> int:
+        """A number for what is not known: the same for the same."""
+        self.is_certain = False
+        names = [f"{each.name}{each.type}" if isinstance(each, Value) else str(each) for each in what]
+        return zlib.crc32(" ".join([str(self.seed), *names]).encode()) % 5
+
+    def _holds(self, guards: Sequence[tuple[Value, bool]], role: int) -> bool:
+        for value, holds in guards:
+            number = self._number(value, role)
+            if number is None:
+                number = self._choose(value.op.name if value.op is not None else "", self.turn)
+            if bool(number) is not holds:
+                return False
+        return True
+
+    # Steps
+
+    def _step(self, step: Step) -> None:
+        op = step.op
+        if op.is_pure and not op.regions:
+            return
+        if any(role in self.blocked for role in step.roles):
+            for role in step.roles:  # they wait for that one
+                self.blocked.setdefault(role, Waiting(step, self.turn))
+            return
+        if not self._holds(step.guards, step.roles[0]):
+            return
+        if len(step.roles) > 1:
+            self._meet(step.roles)
+        (role, *_) = step.roles
+        self.number += 1
+        for each in step.roles:
+            self.clocks[each][each] = self.clocks[each].get(each, 0) + 1
+        if isinstance(op, thread.InitBarriersOp):
+            self.counts[op.barriers] = op.counts
+        elif isinstance(op, thread.ArriveOp):
+            self._arrive(op, step, role)
+        elif isinstance(op, thread.WaitOp):
+            self._wait(op, step, role)
+        else:
+            self._accesses(op, step)
+            if step.roles[0] not in self.blocked:
+                self._scalars(op, role)
+        if len(step.roles) > 1:
+            self._meet(step.roles)
+
+    def _meet(self, roles: Sequence[int]) -> None:
+        """They wait for each other."""
+        known: Clock = {}
+        for role in roles:
+            _learn(known, self.clocks[role])
+        for role in roles:
+            _learn(self.clocks[role], known)
+
+    def _scalars(self, op: Operation, role: int) -> None:
+        if isinstance(op, tile.LoadOp) and not op.out.shape:
+            indices = tuple(self._number(each, role) for each in op.indices)
+            if tile.buffer_type(op.buffer).scope == "local":
+                self.env[role][op.out] = self.vars.get((role, op.buffer, *indices))
+            elif None not in indices:
+                self.env[role][op.out] = self._choose(op.buffer, *indices)
+        elif isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope == "local":
+            indices = tuple(self._number(each, role) for each in op.indices)
+            self.vars[role, op.buffer, *indices] = self._number(op.value, role)
+        elif op.regions:
+            for inner in op.walk():
+                if isinstance(inner, tile.StoreOp) and tile.buffer_type(inner.buffer).scope == "local":
+                    for key in [key for key in self.vars if key[:2] == (role, inner.buffer)]:
+                        del self.vars[key]
+
+    # Barriers
+
+    def _barrier(self, op: thread.ArriveOp | thread.WaitOp | thread.AsyncOp, index: Value, role: int) -> Barrier:
+        barriers = op.barriers[0] if isinstance(op, thread.AsyncOp) else op.barriers
+        number = self._number(index, role)
+        counts = self.counts.get(barriers, ())
+        name = barriers.name or "a barrier"
+        if number is None:
+            raise TileError(
+                f"which barrier of {name} this is, is not told by numbers and the indices of loops", op.loc, code="roles"
+            )
+        if not 0 <= number < len(counts):
+            raise TileError(
+                f"{name}[{number}] is outside of {name}, which has {len(counts)}{self._when()}", op.loc, code="roles"
+            )
+        key = barriers, int(number)
+        if key not in self.barriers:
+            self.barriers[key] = Barrier(counts[int(number)])
+        return self.barriers[key]
+
+    def _when(self) -> str:
+        return f", in turn {', '.join(map(str, self.turn))}" if self.turn else ""
+
+    def _arrive(self, op: thread.ArriveOp, step: Step, role: int) -> None:
+        barrier = self._barrier(op, op.index, role)
+        _learn(barrier.under_way, self.clocks[role])
+        if op.copies:
+            _learn(barrier.under_way, self.copies[role])
+            self.copies[role].clear()
+        old = barrier.phase
+        if barrier.arrived % barrier.count + step.lanes > barrier.count:
+            raise TileError(
+                f"{step.lanes} threads arrive at {_name(op)}, but {barrier.count - barrier.arrived % barrier.count} "
+                f"of the {barrier.count} arrivals of its phase are missing{self._when()}",
+                op.loc,
+                ["T.alloc_barrier takes the number of threads that arrive"],
+                code="roles",
+            )
+        barrier.arrived += step.lanes
+        if barrier.phase > old:
+            self._complete(barrier, step, op)
+        self._awake(step)
+
+    def _complete(self, barrier: Barrier, step: Step, op: thread.ArriveOp) -> None:
+        known = dict(barrier.under_way)
+        barrier.own.append(known)
+        barrier.known.append({**barrier.known[-1]} if barrier.known else {})
+        _learn(barrier.known[-1], known)
+        barrier.under_way = {}
+        ended = barrier.phase
+        for (role, phase), (time, wait) in list(barrier.waits.items()):
+            if phase >= ended:
+                continue
+            if phase == ended - 1 and not self.blocked and barrier.known[-1].get(role, 0) < time:
+                raise TileError(
+                    f"{self.roles[role]} may find {_name(op)} one phase ahead, and wait for ever: nothing keeps the next "
+                    f"phase from being complete before this wait{self._when()}",
+                    wait.op.loc,
+                    [("the last arrival of the next phase", op.loc)],
+                    code="roles",
+                )
+            del barrier.waits[role, phase]
+
+    def _wait(self, op: thread.WaitOp, step: Step, role: int) -> None:
+        barrier = self._barrier(op, op.index, role)
+        parity = self._number(op.parity, role)
+        if parity is None:
+            raise TileError(
+                "the parity of this wait is not told by numbers and the indices of loops", op.loc, code="roles"
+            )
+        if parity not in (0, 1):
+            raise TileError(f"the parity of this wait is {parity}{self._when()}; it is 0 or 1", op.loc, code="roles")
+        if barrier.phase % 2 == parity:
+            self.blocked[role] = Waiting(step, self.turn, barrier, int(parity))
+            return
+        phase = barrier.phase
+        if phase:
+            early = phase >= 2 and any(self.clocks[role].get(who, 0) < time for who, time in barrier.own[phase - 2].items())
+            if early and not self.blocked:
+                raise TileError(
+                    f"this wait may be let through by an earlier phase of {_name(op)}: nothing tells {self.roles[role]} "
+                    f"that phase {phase - 2} is over{self._when()}",
+                    op.loc,
+                    ["wait for each phase, or for what who arrived has waited for"],
+                    code="roles",
+                )
+            _learn(self.clocks[role], barrier.known[phase - 1])
+        barrier.waits[role, phase] = self.clocks[role][role], step
+
+    def _awake(self, step: Step) -> None:
+        """A step that lets another role go on had to come before."""
+        for each in self.blocked.values():
+            if each.barrier is not None and each.barrier.phase % 2 != each.parity:
+                raise Before(step, each.step)
+
+    def _never(self, step: Step, barrier: Barrier, parity: int, turn: tuple[int, ...]) -> TileError:
+        op = step.op
+        assert isinstance(op, thread.WaitOp), "only a wait is for a barrier"
+        come = barrier.arrived % barrier.count
+        when = f" in turn {', '.join(map(str, turn))}" if turn else ""
+        arrivals = [each for each in _arrivals(self.kernel, op.barriers) if each is not op]
+        notes: list[Any] = [("threads arrive here", each.loc) for each in arrivals]
+        if barrier.phase:
+            notes.append(f"{barrier.phase} phases were complete then; a wait for the last one has the parity {1 - parity}")
+        return TileError(
+            f"this wait is not implied: nothing that comes before it, or that other roles do in the same turn, completes "
+            f"the phase of parity {parity} of {_name(op)}{when}; {come} of its {barrier.count} arrivals have come",
+            op.loc,
+            notes or [f"nobody arrives at {_name(op)}"],
+            code="roles",
+        )
+
+    # Memory
+
+    def _accesses(self, op: Operation, step: Step) -> None:
+        role = step.roles[0]
+        ends = {True: {("copy", self.number): 1}, False: None}
+        found = [(each, _is_started(inner, op)) for inner in op.walk() for each in accesses_of(inner)]
+        for (buffer, box, writes), _ in found:
+            if not writes and not self._access(buffer, self._box(box, role), False, step, None):
+                return
+        if isinstance(op, thread.AsyncOp) and op.barriers:
+            _learn(self._barrier(op, op.index[0], role).under_way, ends[True] or {})
+        elif any(is_started for _, is_started in found):
+            _learn(self.copies[role], ends[True] or {})
+        for (buffer, box, writes), is_started in found:
+            if writes:
+                self._access(buffer, self._box(box, role), True, step, ends[is_started])
+
+    def _box(self, box: Any, role: int) -> Box:
+        found: Box = box(lambda value: self._number(value, role), self.ranges)
+        return found
+
+    def _access(self, buffer: Value, box: Box, writes: bool, step: Step, copy: Clock | None) -> bool:
+        """Note an access; whether the role goes on after it."""
+        before = self.accesses.setdefault(buffer, {})
+        over = {key: each for key, each in before.items() if _overlap(key[0], box)}  # type: ignore[arg-type]
+        written = [each for each in over.values() if each.writes]
+        if not writes and not written and step not in self.of_reads.undefined and not self.blocked:
+            self.blocked[step.roles[0]] = Waiting(step, self.turn, place=(buffer, box))
+            return False
+        if self.blocked:
+            for each in self.blocked.values() if writes else ():
+                if each.place is not None and each.place[0] is buffer and _overlap(each.place[1], box):
+                    self.of_reads.late.setdefault(each.step, step)
+                    raise Before(step, each.step)
+        else:
+            self._in_order(buffer, over.values(), writes, step)
+        self.events.append(Event(buffer, step, box, writes))
+        ends = dict(copy) if copy is not None else {role: self.clocks[role][role] for role in step.roles}
+        if writes and not self.blocked:
+            for key, each in over.items():
+                if _covers(box, key[0]):  # type: ignore[arg-type]
+                    del before[key]
+        before[box, writes, *step.roles] = Access(step, writes, ends)
+        return True
+
+    def _in_order(self, buffer: Value, over: Any, writes: bool, step: Step) -> None:
+        for each in over:
+            if not (writes or each.writes):
+                continue
+            known = all(
+                any(self.clocks[role].get(who, 0) >= time for role in step.roles) for who, time in each.ends.items()
+            )
+            if known or each.ends.keys() <= set(step.roles) or each.writes and writes and each.step.roles == step.roles:
+                continue
+            late = self.of_reads.late
+            if not writes and late.get(step) is each.step and self._is_only_write(buffer, step, each.step):
+                continue
+            if writes and late.get(each.step) is step:  # that read should have waited
+                self._race(buffer, each.step, False, step, True)
+            self._race(buffer, step, writes, each.step, each.writes)
+
+    def _is_only_write(self, buffer: Value, read: Step, write: Step) -> bool:
+        """Whether what a step reads is written once."""
+        writes = [each for each in self.events if each.writes and each.buffer is buffer]
+        return sum(each.step is write for each in writes) == 1
+
+    def _race(self, buffer: Value, step: Step, writes: bool, other: Step, wrote: bool) -> None:
+        does, did = ("writes" if writes else "reads"), ("writes" if wrote else "reads")
+        name = buffer.name or "a tile"
+        raise TileError(
+            f"{self._who(step)}: this {does} {name}{self._when()}, and nothing orders it against what {self._who(other)} "
+            f"{'write' if wrote else 'read'} there: a wait is missing",
+            _place(step, buffer),
+            [(f"{self._who(other)}: this {did} {name}", _place(other, buffer))],
+            code="roles",
+        )
+
+    def _who(self, step: Step) -> str:
+        return str(self.roles[step.roles[0]]) if len(step.roles) == 1 else "the block"
+
+
+class Undefined(Exception):
+    """A read of what nobody writes before."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+
+def _learn(clock: Clock, other: Clock) -> None:
+    for who, time in other.items():
+        if clock.get(who, 0) < time:
+            clock[who] = time
+
+
+def _is_in(step: Step, fused: Fused) -> bool:
+    return any(each is step if isinstance(each, Step) else _is_in(step, each) for each in fused.body)
+
+
+def _name(op: Any) -> str:
+    barriers = op.barriers[0] if isinstance(op, thread.AsyncOp) else op.barriers
+    name = barriers.name or "the barrier"
+    index = arith.constant_of(op.index if not isinstance(op, thread.AsyncOp) else op.index[0])
+    one = tile.buffer_type(barriers).shape == (1,)
+    return name if one else f"{name}[{'...' if index is None else index}]"
+
+
+def _arrivals(kernel: tile.KernelOp, barriers: Value) -> list[Operation]:
+    return [op for op in kernel.walk() if isinstance(op, thread.ArriveOp) and op.barriers is barriers]
+
+
+def _place(step: Step, buffer: Value) -> Any:
+    return next((inner.loc for inner in step.op.walk() if buffer in map(root, inner.operands)), step.op.loc)
+
+
+def root(value: Value) -> Value:
+    """The buffer that a value is a view of."""
+    while isinstance(value.op, tile.ViewOp):
+        value = value.op.source
+    return value
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return all(a < d and c < b for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _covers(one: Box, other: Any) -> bool:
+    return all(a <= c and d <= b for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _is_started(op: Operation, outer: Operation) -> bool:
+    """Whether an operation is a part of a copy that goes on behind `outer`, in which it stands."""
+    return any(isinstance(each, thread.AsyncOp) for each in itertools.takewhile(lambda each: each is not outer.parent_op, ancestors(op)))
+
+
+def accesses_of(op: Operation) -> list[tuple[Value, Any, bool]]:
+    """The accesses of an operation to tiles in shared memory: which, where (a function of numbers and ranges), how."""
+    found: list[tuple[Value, Any, bool]] = []
+    if isinstance(op, thread.InitBarriersOp | thread.ArriveOp | thread.WaitOp | thread.AsyncOp):
+        return found
+    if isinstance(op, tile.CopyOp):
+        for buffer, offsets, axes, writes in (
+            (op.source, op.source_offsets, op.source_axes, False),
+            (op.target, op.target_offsets, op.target_axes, True),
+        ):
+            sizes = [1] * len(tile.buffer_type(buffer).shape)
+            for axis, size in zip(axes, op.shape, strict=True):
+                sizes[axis] = size
+            found.append((buffer, _box(buffer, offsets, sizes), writes))
+    elif isinstance(op, (tile.LoadOp, tile.StoreOp)):
+        rank = len(op.indices)
+        found.append((op.buffer, _box(op.buffer, op.indices, [1] * rank), isinstance(op, tile.StoreOp)))
+    elif isinstance(op, tile.GemmOp):
+        reads = [op.a, op.b] if op.clear else [op.a, op.b, op.c]
+        found = [(each, _box(each, [], []), False) for each in reads] + [(op.c, _box(op.c, [], []), True)]
+    elif isinstance(op, tile.ReduceOp):
+        reads = [op.source] if op.clear else [op.source, op.target]
+        found = [(each, _box(each, [], []), False) for each in reads] + [(op.target, _box(op.target, [], []), True)]
+    elif not op.regions and not isinstance(op, (tile.AllocOp, tile.ViewOp)):
+        buffers = [value for value in op.operands if isinstance(value.type, BufferType)]
+        for effect, writes in ((Effect.READ, False), (Effect.WRITE, True)):
+            if effect in op.effects:
+                of = buffers[-1:] if writes and Effect.READ not in op.effects else buffers
+                found += [(each, _box(each, [], []), writes) for each in of]
+    return [
+        (root(buffer), box if root(buffer) is buffer else _box(root(buffer), [], []), writes)
+        for buffer, box, writes in found
+        if tile.buffer_type(buffer).scope == "shared"
+    ]
+
+
+def _box(buffer: Value, offsets: Sequence[Value], sizes: Sequence[int]) -> Any:
+    shape = tile.buffer_type(buffer).shape
+
+    def box(number: Any, ranges: Ranges) -> Box:
+        if not offsets:
+            starts: list[Any] = [0] * len(shape)
+            return tuple((0, size) for size in (sizes or shape)) if len(sizes or shape) == len(shape) else starts
+        made = []
+        for offset, size, dim in zip(offsets, sizes, shape, strict=True):
+            at = number(offset)
+            if at is not None:
+                made.append((int(at), int(at) + size))
+                continue
+            low, high = ranges.of(offset)
+            made.append((max(0, int(max(low, 0))), min(int(dim), int(min(high, dim)) + size)))
+        return tuple(made)
+
+    return box

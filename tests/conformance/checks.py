@@ -152,3 +152,36 @@ def check_inference(act_quant: Any, fp8_gemm: Any, fp8_index: Any) -> None:
     logits = torch.einsum("bmhd,bnd->bmnh", q.float(), k.float()).relu()
     scores = torch.einsum("bmnh,bmh->bmn", logits, q_scale) * k_scale[:, None, :]
     close("fp8_index", fp8_index(q, q_scale, k, k_scale), scores)
+
+
+def check_vertical_slash(builder: Any) -> None:
+    """Attention to whole blocks along diagonals, below the own row, and to single columns, each row in at most one."""
+    import torch
+
+    small = "CPU" in torch.cuda.get_device_name()
+    heads, length, dim, vertical, slash = (1, 192, 64, 70, 2) if small else (8, 8192, 64, 1000, 60)
+    blocks = length // 64
+    q, k, v = (torch.randn(1, heads, length, dim, dtype=torch.float16, device="cuda") for _ in range(3))
+    count = torch.zeros(1, heads, blocks, dtype=torch.int32, device="cuda")
+    offset = torch.zeros(1, heads, blocks, slash, dtype=torch.int32, device="cuda")
+    columns = torch.zeros(1, heads, blocks, dtype=torch.int32, device="cuda")
+    index = torch.zeros(1, heads, blocks, vertical, dtype=torch.int32, device="cuda")
+    seen = torch.zeros(heads, length, length, dtype=torch.bool)
+    below = torch.ones(length, length).tril().bool()
+    for head in range(heads):
+        for block in range(blocks):
+            rows = slice(block * 64, block * 64 + 64)
+            chosen = [block, *torch.randperm(block)[: min(slash - 1, block)].tolist()]
+            count[0, head, block] = len(chosen)
+            offset[0, head, block, : len(chosen)] = torch.tensor(chosen) * 64
+            left = [each for each in range(block * 64) if each // 64 not in chosen][:: head + 2][:vertical]
+            columns[0, head, block] = len(left)
+            index[0, head, block, : len(left)] = torch.tensor(left, dtype=torch.int32)
+            for each in chosen:
+                seen[head, rows, each * 64 : each * 64 + 64] = below[rows, each * 64 : each * 64 + 64]
+            seen[head, rows, left] = True
+    made = builder(1, heads, length, dim, vertical, slash)(q, k, v, count, offset, columns, index)
+    for head in range(heads):
+        scores = q[0, head].float() @ k[0, head].float().T * dim**-0.5
+        scores = scores.masked_fill(~seen[head].to(scores.device), float("-inf"))
+        close("attention", made[0, head], scores.softmax(-1) @ v[0, head].float())

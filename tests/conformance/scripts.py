@@ -71,11 +71,13 @@ def prepare_input(*given, **named):
 _SPARSE_ENTRY = """import torch
 from checks import close
 torch.manual_seed(0)
-q = torch.randn(1, 2, 64, 576, dtype=torch.bfloat16, device="cuda") / 10
-kv = torch.randn(1, 256, 1, 576, dtype=torch.bfloat16, device="cuda") / 10
-indices = torch.stack([torch.randperm(129 + t, device="cuda")[:128] for t in range(2)])[None, :, None].int()
-out, lse = sparse_mla_fwd_interface(q, kv, indices, 130, 1)
-close("out", out, ref_sparse_mla_fwd_interface(q, kv, indices, 130, 1))
+small = "CPU" in torch.cuda.get_device_name()
+S, SKV, H, K = (2, 256, 64, 128) if small else (512, 4096, 128, 1024)
+q = torch.randn(1, S, H, 576, dtype=torch.bfloat16, device="cuda") / 10
+kv = torch.randn(1, SKV, 1, 576, dtype=torch.bfloat16, device="cuda") / 10
+indices = torch.stack([torch.randperm(K + 1 + t, device="cuda")[:K] for t in range(S)])[None, :, None].int()
+out, lse = sparse_mla_fwd_interface(q, kv, indices, K + 2, 1)
+close("out", out, ref_sparse_mla_fwd_interface(q, kv, indices, K + 2, 1))
 """
 
 
@@ -265,6 +267,11 @@ SCRIPTS = (
     _b("deepseek_mla/example_mla_decode_ws", _MLA, needs=("einops",)),
     _b("deepseek_v32/sparse_mla_fwd_pipelined", entry=_SPARSE_ENTRY),
     _b("deepseek_v32/sparse_mla_fwd_seesaw", entry=_SPARSE_ENTRY),
+    # What makes its lists is C++, and its reference a Triton kernel.
+    _b(
+        "minference/example_vertical_slash_sparse_attn",
+        entry="from checks import check_vertical_slash\ncheck_vertical_slash(_tl_vs_sparse_flashattn)",
+    ),
     _b("norm/layernorm", "", (r"N, D = 4096, 8192", "N, D = 64, 1024")),
     _b("seer_attention/block_sparse_attn_tilelang", "", (r"= 4, 2, 256, 64", "= 1, 2, 256, 64")),
 )

@@ -15,7 +15,7 @@ from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed
 from tiledsl.certificate.elements import RULES, Position, described, projected, source_position
 from tiledsl.certificate.terms import FALSE, TRUE, Role, Term, Variable, add, both, compare, constant, multiply
-from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
+from tiledsl.dialects import arith, gluon, scf, tensor, thread, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, BufferType, broadcast_shapes, is_float
 from tiledsl.location import UNKNOWN, Loc
@@ -89,6 +89,8 @@ class Accesses:
                 self._each_point(op, when)
             elif isinstance(op, gluon.LongestFirstOp):
                 self._balanced(op)
+            elif isinstance(op, thread.AsyncOp):
+                self._region(op.body, when)
             else:
                 assert not op.regions, f"no rule for {op.name}"
                 self.all += self._accesses(op, both(*when))

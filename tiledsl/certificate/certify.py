@@ -15,13 +15,16 @@ from tiledsl.certificate.reads import check_reads
 from tiledsl.certificate.report import Certificate
 from tiledsl.certificate.solver import Solver
 from tiledsl.certificate.translation import check_translation
+from tiledsl.dialects import thread
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.digests import digest, source_digest
 from tiledsl.errors import PassFailure, TileError
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.printer import print_op
 from tiledsl.passes import default_pipeline
+from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.guard_accesses import GuardAccesses
+from tiledsl.passes.merge_roles import MergeRoles
 from tiledsl.runtime.lowering import rest_of
 from tiledsl.runtime.versions import compiler_hash, triton_version
 from tiledsl.version import __version__
@@ -40,14 +43,24 @@ def _bounds(kernel: Kernel, seconds: float) -> Iterable[Check]:
     assert isinstance(program.root, FuncOp)
     guarded = all(each.enabled for each in passes if isinstance(each, GuardAccesses))
     yield from check_bounds(program.root, Solver(seconds=seconds), guarded)
-    yield from check_tile_bounds(kernel.program_root(), Solver(seconds=seconds))
+    yield from check_tile_bounds(_of_one_role(kernel), Solver(seconds=seconds))
+
+
+def _of_one_role(kernel: Kernel) -> FuncOp:
+    """The program as it was elaborated; where its warps have roles, in the order in which these are done. That this is
+    what they do, the executor says, which runs both."""
+    program = Program(kernel.program_root(), kernel.target)
+    if any(isinstance(op, thread.InitBarriersOp) for op in program.root.walk()):
+        PassManager([Canonicalize(), MergeRoles()], verify_each=False).run(program)
+    assert isinstance(program.root, FuncOp)
+    return program.root
 
 
 # Everything that looks at a kernel, by the kind of its checks; the quick ones first, for there may be a time limit.
 CHECKERS: tuple[tuple[str, Callable[[Kernel, float], Iterable[Check]]], ...] = (
     ("bounds", _bounds),
-    ("race", lambda kernel, seconds: check_races(kernel.program_root(), Solver(seconds=seconds))),
-    ("read", lambda kernel, seconds: check_reads(kernel.program_root(), Solver(seconds=seconds))),
+    ("race", lambda kernel, seconds: check_races(_of_one_role(kernel), Solver(seconds=seconds))),
+    ("read", lambda kernel, seconds: check_reads(_of_one_role(kernel), Solver(seconds=seconds))),
     ("pass", lambda kernel, seconds: check_translation(kernel)),  # and the source
 )
 

@@ -172,6 +172,10 @@ class Executor:
         self.part = self.turn = 0  # which part of a block's rows, and which of a program's work items
         self.turns = 1
         self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
+        self.role: Any = None  # which role of a block runs, where warps have roles
+        self.roles: Any = None  # and all of them
+        self.copies: list[Any] = []  # that the block has started, and no arrival has spoken of
+        self.wrap: Callable[[Operation, Step], Step] | None = None  # what is put around the steps of a block's roles
         self.said: set[str] = set()  # the messages of prints and assertions that were reached
 
     def run(self, func: Operation, arguments: Sequence[Any]) -> list[np.ndarray]:
@@ -256,7 +260,8 @@ class Executor:
             if op.name in ("scf.yield", "scf.condition"):
                 handed = op.operands
             elif op.name in MEANINGS:
-                steps.append((op, MEANINGS[op.name](op, self)))
+                step = MEANINGS[op.name](op, self)
+                steps.append((op, step if self.wrap is None else self.wrap(op, step)))
             else:
                 raise Unsupported(f"the executor does not know {op.name}")
 

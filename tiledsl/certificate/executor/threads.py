@@ -9,6 +9,7 @@ import numpy as np
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.certificate.algebra import ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Env, Executor, Step, index_lines, meaning
+from tiledsl.certificate.executor.roles import Roles, has_roles, own_fragments, waiting_for_roles
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.ir.core import Operation
 from tiledsl.ir.types import BufferType
@@ -22,8 +23,11 @@ def of_threads(op: Operation, executor: Executor) -> Step:
     private = [value for value in variance.private if variance.of(value) & variance.threads]
     outer = executor.private
     executor.private = frozenset(private)
+    with_roles = has_roles(op.body)
+    executor.wrap = waiting_for_roles(executor) if with_roles else None
     body = executor.block(op.body)
-    executor.private = outer
+    executor.private, executor.wrap = outer, None
+    fragments = own_fragments(op.body) if with_roles else []
     lines = index_lines(extents)
 
     def step(env: Env) -> None:
@@ -35,7 +39,16 @@ def of_threads(op: Operation, executor: Executor) -> Step:
         # An index along an axis of one thread is the same in all threads: it stays a number.
         env.update((arg, line if line.size > 1 else np.int32(0)) for arg, line in zip(op.body.args, lines, strict=True))
         executor.lanes, executor.extents, executor.lines = np.True_, extents, lines
-        body(env)
+        if not with_roles:
+            body(env)
+        else:
+            executor.roles = Roles(fragments)
+            try:
+                body(env)
+                executor.roles.drain(executor)
+            finally:
+                executor.roles.end()
+                executor.roles = None
         executor.lanes = None
 
     return step

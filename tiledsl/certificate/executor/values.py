@@ -92,9 +92,11 @@ def _if(op: Operation, executor: Executor) -> Step:
     def in_lanes(env: Env) -> None:
         holds, outside = env[condition], executor.lanes
         yielded = []
-        for region, where in ((then, holds), (orelse, ~holds)):
+        for region, where, of in ((then, holds, op.regions[0]), (orelse, ~holds, op.regions[1])):
             executor.lanes = outside & where
-            if results or np.any(executor.lanes):
+            if executor.roles is not None and np.any(executor.lanes) and executor.roles.takes(executor, of):
+                executor.roles.fork(executor, region, env)
+            elif results or np.any(executor.lanes):
                 yielded.append(region(env))
         executor.lanes = outside
         chosen = [scalar(np.where(holds, a, b)) for a, b in zip(*yielded, strict=True)] if results else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import indices_of
@@ -15,7 +16,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import BufferType
 from tiledsl.passes.merge_roles.emit import Emitter
 from tiledsl.passes.merge_roles.order import Item, Keys, Merger, region_of
-from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles
+from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles, steps_of
 from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World
 from tiledsl.passes.merge_roles.versions import drop_versions, versions
 from tiledsl.passes.unroll_loops import unroll
@@ -37,14 +38,14 @@ class MergeRoles(Pass):
 
     Before:  scf.for ... {                                     After:  scf.for ... {num_stages = 2} {
                scf.if %is_producer {                                     tile.copy %A[%i], %s
-                 thread.wait %empty[%c0], %odd                           tile.gemm %s, ...
-                 thread.async %full, [%c0] { tile.copy %A[%i], %s }    }
-                 thread.arrive %full[%c0]
+                 thread.wait %empty, %c0, %odd                         tile.gemm %s, ...
+                 thread.async [%full], [%c0] { tile.copy %A[%i], %s }    }
+                 thread.arrive %full, %c0
                } { }
                scf.if %is_consumer {
-                 thread.wait %full[%c0], %even
+                 thread.wait %full, %c0, %even
                  tile.gemm %s, ...
-                 thread.arrive %empty[%c0]
+                 thread.arrive %empty, %c0
                } { }
              }
     Errors:  a wait that is not implied, roles that wait for each other, a wait that is missing between two accesses.
@@ -133,15 +134,11 @@ def _unroll(region: object, threads: Threads) -> None:
 
 def _priorities(roles: Sequence[Role]) -> list[tuple[int, ...]]:
     """Which role goes on where several could: those that compute first, so that others do what these need, and when."""
-    from itertools import permutations
-
     numbers = sorted(range(len(roles)), key=lambda number: not _computes(roles[number]))
     return list(permutations(numbers)) if len(numbers) <= 3 else [tuple(numbers)]
 
 
 def _computes(role: Role) -> bool:
-    from tiledsl.passes.merge_roles.roles import steps_of
-
     kinds = (tile.GemmOp, tile.ReduceOp, tile.ScanOp, tile.SortOp, tile.ParallelOp, tile.FillOp)
     return any(
         isinstance(inner, kinds)
@@ -170,7 +167,7 @@ def _ordered(
             merger.edges.append(found.pair)
         except Undefined as found:
             reads.undefined.add(found.step)
-    raise TileError("the roles of this kernel wait too often to be put in one order", kernel.loc, code="roles")
+    raise TileError("the roles of this kernel wait too often to be put in one order", kernel.loc, code="warp-roles")
 
 
 # Trip counts of loops whose bounds are not known, and choices of other numbers.

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from tiledsl.dialects import arith, scf, thread, tile
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType
+from tiledsl.ir.types import INT32
 from tiledsl.passes.merge_roles.order import Fused, Item, Keys
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Step, steps_of
+from tiledsl.passes.merge_roles.simulate import accesses_of
 
 
 class Emitter:
@@ -88,14 +89,12 @@ class Emitter:
         for role in self.roles:
             for step in steps_of(role.program):
                 for inner in step.op.walk():
-                    for value in inner.operands:
-                        if not isinstance(value.type, BufferType) or value.type.scope not in ("local", "fragment"):
-                            continue
+                    for buffer, _, writes in accesses_of(inner, "local", "fragment"):
                         if len(step.roles) > 1:
-                            together.add(value)
+                            together.add(buffer)
                             continue
-                        writes = Effect.WRITE in inner.effects
-                        used.setdefault(value, {})[role.number] = used.get(value, {}).get(role.number, False) or writes
+                        mine = used.setdefault(buffer, {})
+                        mine[role.number] = mine.get(role.number, False) or writes
         for buffer, roles in used.items():
             if len(roles) < 2 or not isinstance(buffer.op, tile.AllocOp):
                 continue
@@ -109,7 +108,7 @@ class Emitter:
                     f"what other warps have there",
                     buffer.op.loc,
                     ["hand it over in a tile of T.alloc_shared"],
-                    code="roles",
+                    code="warp-roles",
                 )
             for number in list(roles)[1:]:
                 copy = tile.AllocOp(result_types=[buffer.type], names=[buffer.name], loc=buffer.op.loc)
@@ -184,7 +183,7 @@ class Emitter:
                 if home is not None and all(each[2] is not home for each in branches):
                     raise TileError(
                         "this needs a value that was read under a condition, before the role waited", item.op.loc,
-                        ["read it into T.alloc_var"], code="roles",
+                        ["read it into T.alloc_var"], code="warp-roles",
                     )  # fmt: skip
         ops = list(item.op.regions[0]) if isinstance(item.op, thread.AsyncOp) else [item.op]
         ops = [op for op in ops if not op.is_terminator]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -43,6 +44,8 @@ class Keys:
 
     def _made(self, value: Value) -> object:
         op = value.op
+        if isinstance(op, tile.LoadOp) and (store := _last_store(op)) is not None:
+            return self.of(store.value)
         if op is None or op.regions or (op.has_effects and not self._is_fixed(op)):
             return value
         signature = op.signature
@@ -50,6 +53,19 @@ class Keys:
 
     def _is_fixed(self, op: Operation) -> bool:
         return isinstance(op, tile.LoadOp) and op.buffer not in self.written
+
+
+def _last_store(load: tile.LoadOp) -> tile.StoreOp | None:
+    """What a variable that is loaded was given last, where that is the same in all turns of the loops around."""
+    if tile.buffer_type(load.buffer).scope != "local" or load.indices:
+        return None
+    stores = [user for user in load.buffer.uses if not isinstance(user, tile.LoadOp)]
+    if not stores or not all(isinstance(each, tile.StoreOp) and each.parent is stores[0].parent for each in stores):
+        return None
+    region = stores[0].parent
+    place = next((each for each in (load, *ancestors(load)) if each.parent is region), None)
+    last = max(stores, key=lambda each: each.order)
+    return last if place is not None and last.order < place.order else None  # type: ignore[return-value]
 
 
 class Merger:
@@ -134,14 +150,14 @@ class Merger:
         if not pairs:
             loops = [item for item in blocked.values() if isinstance(item, Fused)]
             place = loops[0].loops[0].op.loc if loops else next(iter(blocked.values())).op.loc  # type: ignore[union-attr]
-            return TileError("the loops of the roles do not come in one order", place, code="roles")
+            return TileError("the loops of the roles do not come in one order", place, code="warp-roles")
         (first, last), *rest = pairs
         return TileError(
             "the roles wait for each other here: no order of what they do, the same in all turns of their loops, lets "
             "this go on",
             last.op.loc,
             [("this comes first", first.op.loc), *(("another one waits here", each[1].op.loc) for each in rest)],
-            code="roles",
+            code="warp-roles",
         )
 
 

@@ -166,7 +166,7 @@ class World:
             if each.barrier is not None:
                 raise self._never(each.step, each.barrier, each.parity, each.turn)
         if stuck:
-            raise TileError("some threads never come here, where all do this together", stuck[0].step.op.loc, code="roles")
+            raise TileError("some threads never come here, where all do this together", stuck[0].step.op.loc, code="warp-roles")
 
     # Numbers
 
@@ -263,11 +263,11 @@ class World:
         name = barriers.name or "a barrier"
         if number is None:
             raise TileError(
-                f"which barrier of {name} this is, is not told by numbers and the indices of loops", op.loc, code="roles"
+                f"which barrier of {name} this is, is not told by numbers and the indices of loops", op.loc, code="warp-roles"
             )
         if not 0 <= number < len(counts):
             raise TileError(
-                f"{name}[{number}] is outside of {name}, which has {len(counts)}{self._when()}", op.loc, code="roles"
+                f"{name}[{number}] is outside of {name}, which has {len(counts)}{self._when()}", op.loc, code="warp-roles"
             )
         key = barriers, int(number)
         if key not in self.barriers:
@@ -290,7 +290,7 @@ class World:
                 f"of the {barrier.count} arrivals of its phase are missing{self._when()}",
                 op.loc,
                 ["T.alloc_barrier takes the number of threads that arrive"],
-                code="roles",
+                code="warp-roles",
             )
         barrier.arrived += step.lanes
         if barrier.phase > old:
@@ -313,7 +313,7 @@ class World:
                     f"phase from being complete before this wait{self._when()}",
                     wait.op.loc,
                     [("the last arrival of the next phase", op.loc)],
-                    code="roles",
+                    code="warp-roles",
                 )
             del barrier.waits[role, phase]
 
@@ -322,10 +322,10 @@ class World:
         parity = self._number(op.parity, role)
         if parity is None:
             raise TileError(
-                "the parity of this wait is not told by numbers and the indices of loops", op.loc, code="roles"
+                "the parity of this wait is not told by numbers and the indices of loops", op.loc, code="warp-roles"
             )
         if parity not in (0, 1):
-            raise TileError(f"the parity of this wait is {parity}{self._when()}; it is 0 or 1", op.loc, code="roles")
+            raise TileError(f"the parity of this wait is {parity}{self._when()}; it is 0 or 1", op.loc, code="warp-roles")
         if barrier.phase % 2 == parity:
             self.blocked[role] = Waiting(step, self.turn, barrier, int(parity))
             return
@@ -338,7 +338,7 @@ class World:
                     f"that phase {phase - 2} is over{self._when()}",
                     op.loc,
                     ["wait for each phase, or for what who arrived has waited for"],
-                    code="roles",
+                    code="warp-roles",
                 )
             _learn(self.clocks[role], barrier.known[phase - 1])
         barrier.waits[role, phase] = self.clocks[role][role], step
@@ -363,7 +363,7 @@ class World:
             f"the phase of parity {parity} of {_name(op)}{when}; {come} of its {barrier.count} arrivals have come",
             op.loc,
             notes or [f"nobody arrives at {_name(op)}"],
-            code="roles",
+            code="warp-roles",
         )
 
     # Memory
@@ -371,7 +371,7 @@ class World:
     def _accesses(self, op: Operation, step: Step) -> None:
         role = step.roles[0]
         ends = {True: {("copy", self.number): 1}, False: None}
-        found = [(each, _is_started(inner, op)) for inner in op.walk() for each in accesses_of(inner)]
+        found = [(each, _is_started(inner, op)) for inner in op.walk() for each in accesses_of(inner, "shared")]
         for (buffer, box, writes), _ in found:
             if not writes and not self._access(buffer, self._box(box, role), False, step, None):
                 return
@@ -433,14 +433,14 @@ class World:
         return sum(each.step is write for each in writes) == 1
 
     def _race(self, buffer: Value, step: Step, writes: bool, other: Step, wrote: bool) -> None:
-        does, did = ("writes" if writes else "reads"), ("writes" if wrote else "reads")
+        does, did = ("writes" if writes else "reads"), ("wrote" if wrote else "read")
         name = buffer.name or "a tile"
         raise TileError(
             f"{self._who(step)}: this {does} {name}{self._when()}, and nothing orders it against what {self._who(other)} "
             f"{'write' if wrote else 'read'} there: a wait is missing",
             _place(step, buffer),
             [(f"{self._who(other)}: this {did} {name}", _place(other, buffer))],
-            code="roles",
+            code="warp-roles",
         )
 
     def _who(self, step: Step) -> str:
@@ -500,8 +500,8 @@ def _is_started(op: Operation, outer: Operation) -> bool:
     return any(isinstance(each, thread.AsyncOp) for each in itertools.takewhile(lambda each: each is not outer.parent_op, ancestors(op)))
 
 
-def accesses_of(op: Operation) -> list[tuple[Value, Any, bool]]:
-    """The accesses of an operation to tiles in shared memory: which, where (a function of numbers and ranges), how."""
+def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
+    """The accesses of an operation to tiles in `scopes`: which, where (a function of numbers and ranges), how."""
     found: list[tuple[Value, Any, bool]] = []
     if isinstance(op, thread.InitBarriersOp | thread.ArriveOp | thread.WaitOp | thread.AsyncOp):
         return found
@@ -532,7 +532,7 @@ def accesses_of(op: Operation) -> list[tuple[Value, Any, bool]]:
     return [
         (root(buffer), box if root(buffer) is buffer else _box(root(buffer), [], []), writes)
         for buffer, box, writes in found
-        if tile.buffer_type(buffer).scope == "shared"
+        if tile.buffer_type(buffer).scope in scopes
     ]
 
 

@@ -41,7 +41,7 @@ class InitBarriersOp(Operation):
 class ArriveOp(Operation):
     """Each thread that comes arrives at a barrier; with `copies`, once those that it has started are over.
 
-    Example: `thread.arrive %full[%i]`
+    Example: `thread.arrive %full, %i`
     """
 
     name = "thread.arrive"
@@ -52,7 +52,7 @@ class ArriveOp(Operation):
 
 
 class WaitOp(Operation):
-    """Waits until the phase of a barrier that has this parity is over. Example: `thread.wait %full[%i], %parity`"""
+    """Waits until the phase of a barrier that has this parity is over. Example: `thread.wait %full, %i, %parity`"""
 
     name = "thread.wait"
     effects = Effect.ORDERED
@@ -64,7 +64,7 @@ class WaitOp(Operation):
 class AsyncOp(Operation):
     """Copies that may still be under way after it: until the phase of the barrier that is under way is over.
 
-    Without a barrier, until an arrival with `copies` says so. Example: `thread.async %full, [%i] { ... }`
+    Without a barrier, until an arrival with `copies` says so. Example: `thread.async [%full], [%i] { ... }`
     """
 
     name = "thread.async"

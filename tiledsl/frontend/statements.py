@@ -28,7 +28,7 @@ from tiledsl.language.expression import (
 )
 from tiledsl.language.grid_barriers import split_at_grid_barriers
 from tiledsl.language.program import BranchFrame, KernelFrame
-from tiledsl.language.threads import AttrFrame, thread_number
+from tiledsl.language.threads import AttrFrame, thread_number, threads_of
 
 _MAX_CALL_DEPTH = 32
 
@@ -108,7 +108,12 @@ class Statements(Loops):
     def _role(self, node: syntax.With, frame: RoleFrame) -> None:
         """`with T.ws(0):` is a branch on the thread's number."""
         self._need_kernel("T.ws", node)
-        number = thread_number("T.ws")
+        number, count = thread_number("T.ws"), threads_of("T.ws").count
+        if max(frame.groups) * GROUP >= count:
+            raise TileError(
+                f"T.ws: T.Kernel has {count} threads, so that there is no warp group {max(frame.groups)}",
+                notes=[f"a warp group has {GROUP} threads; the first one is 0"],
+            )
         taken: Any = False
         for group in frame.groups:
             inside = logical("and", compare("ge", number, group * GROUP), compare("lt", number, (group + 1) * GROUP))

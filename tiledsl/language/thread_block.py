@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, ClassVar
 
 from tiledsl.dialects import thread, tile
@@ -38,6 +39,11 @@ class ThreadBlock:
         self.body: Region | None = None
         self.grid_barriers: list[Operation] = []  # of T.sync_grid, in their order
         self.reducer: object = None  # what the T.attr around says of reductions over threads
+
+    @property
+    def count(self) -> int:
+        """The number of threads."""
+        return prod(self.extents)
 
     def index(self, axis: int) -> Value:
         """The index of the thread along an axis: 0 is x."""

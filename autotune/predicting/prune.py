@@ -108,7 +108,7 @@ def _threads(work: Work, target: Target) -> str | None:
 
 def _generation(target: Target) -> int:
     """The major number of CUDA's compute capability; 0 for others."""
-    return target.arch // 10 if target.kind == "cuda" and isinstance(target.arch, int) else 0
+    return target.arch // 10 if isinstance(target.arch, int) else 0
 
 
 def _clusters(work: Work, target: Target) -> str | None:

@@ -109,7 +109,7 @@ class ModelOrder:
         return list(self._survivors) if len(self._survivors) > _ENOUGH else []
 
     def _best(self) -> list[int]:
-        return sorted(self._latency, key=lambda index: (self._latency[index], self._rank.get(index, 0)))
+        return sorted(self._latency, key=lambda index: (self._latency[index], self._rank.get(index, len(self._rank))))
 
     def _round_size(self) -> int:
         return max(4, self._pace // 8)

@@ -84,7 +84,7 @@ def read_artifacts(folder: Path, trial: Trial) -> dict[str, Any] | None:
             if source_digest(found["module"].source) == trial.source_hash:
                 return found
         except FileNotFoundError:
-            continue
+            pass
         except (OSError, *NONSENSE) as error:
             _log.info("autotune: %s makes no sense (%s)", place / _LAUNCH, error)
     return None

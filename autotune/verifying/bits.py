@@ -71,7 +71,7 @@ def _like(tensor: Any, kind: Any, place: int) -> Any:
     """A tensor of the same shape, strides and type, with values of the given one's sign, up to its largest size."""
     import torch
 
-    wide = tensor.detach().to(torch.float32 if tensor.dtype is not torch.float64 else torch.float64)
+    wide = tensor.detach().float()
     wide = torch.where(torch.isfinite(wide), wide, 0)
     largest, least, most = float(wide.abs().max()), float(wide.min()), float(wide.max())
     generator = torch.Generator(device=wide.device).manual_seed(_SEED + place)
@@ -79,7 +79,7 @@ def _like(tensor: Any, kind: Any, place: int) -> Any:
     values = kind(numbers, signs < 0.5, place)
     if least >= 0 or most <= 0:
         values = values.abs() if least >= 0 else -values.abs()
-    made = (values * (largest or 1.0)).to(wide.dtype).to(tensor.dtype)
+    made = (values * (largest or 1.0)).to(tensor.dtype)
     return with_strides(made, tensor.stride())
 
 

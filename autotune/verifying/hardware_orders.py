@@ -25,12 +25,11 @@ def hardware_orders(ttgir: str) -> str:
         dot = _DOT.search(line)
         if dot:
             rest = re.sub(r"loc\(.*$", "", dot[2])
-            result = re.findall(r"(?:->|:) .*?(tensor<[^>]*(?:<[^>]*>)*[^>]*>|!ttg\.memdesc<[^>]*>)\s*$", rest)
-            names = re.findall(r"#\w+", result[-1] if result else rest)
-            kinds = [_instruction(*layouts[name[1:]]) for name in names if name[1:] in layouts]
+            result = re.split("tensor<|memdesc<", rest)[-1]
+            kinds = [_instruction(*layouts[name]) for name in re.findall(r"#(\w+)", result) if name in layouts]
             elements = re.findall(r"x([a-z]\w*), ", rest)
             flags = re.findall(r"(inputPrecision = \w+|maxNumImpreciseAcc = \d+)", rest)
-            orders.append((dot[1], kinds[-1:], sorted(set(elements)), flags))
+            orders.append((dot[1], kinds, sorted(set(elements)), flags))
             continue
         reduction = _REDUCE.search(line)
         if reduction:

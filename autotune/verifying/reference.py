@@ -94,7 +94,7 @@ def _results(ref_prog: Callable[..., Any], given: list[Any]) -> list[Any]:
     import torch
 
     returned = copies(tensors(ref_prog(*given)))
-    return [item if hasattr(item, "data_ptr") else torch.tensor(0) for item in given] + returned
+    return [item if hasattr(item, "data_ptr") else torch.zeros(()) for item in given] + returned
 
 
 def _run(ref_prog: Callable[..., Any], inputs: list[Any]) -> Expected:

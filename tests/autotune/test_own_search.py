@@ -273,6 +273,7 @@ def test_the_adapter_to_optuna(monkeypatch: pytest.MonkeyPatch, timer: Any) -> N
     times = [each for each in study.told if isinstance(each, float)]
     assert len(times) == 6 and min(times) == min(result.latency, *times)
     space = SearchSpace([{"a": 1}, {"a": {"x": 2}}, {"a": None}], (2, 1))
+    assert (space.max_trials, space.seconds, space.seed) == (None, None, 0)
     search = example.OptunaSearch(space)
     assert sorted(search.ask(5)) == [1, 2] and search.ask(5) == []
     search.tell(2, None)

@@ -275,6 +275,8 @@ def test_how_many_copies_a_loop_keeps() -> None:
     assert least(staged(1000, 1, plain), staged(600, 3), staged(1200, 1)) == 1800  # the loop that needs most
     assert least(staged(1000, 3), num_ctas=2) == 0 and least(staged(1000, 3), num_ctas=1) == 3000
     assert least(staged(1000, 3), target=Target("interpret", None)) == 0
+    work = made(loops=[staged(1000, 2), staged(500, 4), staged(100, 2)])
+    assert prune.shared_bytes(work, H100) == (2000, "A 1000 + B 1000; 2 stages")  # the first of two
     # A left operand that lies transposed is not kept, but where the product takes it from shared memory.
     assert least(staged(1000, 3, plain, turned={"A"})) == 1000
     assert least(staged(1000, 3, plain, turned={"A"}), likely=True) == 2000

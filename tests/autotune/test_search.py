@@ -355,7 +355,7 @@ def plain_rounds(
                 known[index] = found
 
     def best() -> list[int]:
-        return sorted(known, key=lambda index: (known[index], rank.get(index, 0)))
+        return sorted(known, key=lambda index: (known[index], rank.get(index, len(rank))))
 
     first = max(1, round(pace / 2)) if configs is not None else trials
     drawn = first // 10

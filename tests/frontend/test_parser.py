@@ -303,6 +303,12 @@ def test_positions_inside_an_f_string() -> None:
     assert isinstance(inner, syntax.FormattedValue) and str(inner.value.loc) == "<text>:1:12"
 
 
+def test_the_pairs_of_a_comprehension_are_where_key_and_value_are() -> None:
+    found = parse_expression("{ab: c for ab in d}", "<text>")
+    assert isinstance(found, syntax.Comprehension) and isinstance(found.element, syntax.Tuple)
+    assert (found.element.loc.column, found.element.loc.end_column) == (2, 7)
+
+
 def test_expression() -> None:
     names = (("Name", (2, 2, 2, 3), "a"), ("Name", (3, 2, 3, 3), "b"))
     assert from_tiledsl(parse_expression("\n a,\n b ")) == ("Tuple", (2, 2, 3, 3), names)

@@ -63,6 +63,15 @@ def test_an_annotated_number_is_of_that_type_in_a_kernel() -> None:
     assert a[:3].tolist() == [200 - 256, 300 - 256, 200]
 
 
+def test_an_annotated_name_has_the_value_that_a_variable_had() -> None:
+    for annotation in ("", ": int"):
+        lines = f'v = T.alloc_var("int32", 5)\nx{annotation} = v\nv = 7\nA[0] = x\nA[1] = v'
+        kernel = build(inside(f"{lines}\ny{annotation} = A[1]\nA[1] = 9\nA[2] = y"))
+        a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+        kernel(a, b, 0)
+        assert a[:3].tolist() == [5, 9, 7]
+
+
 CARRIED = """
 k = n + 0
 for i in T.serial(4):

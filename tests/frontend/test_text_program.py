@@ -55,6 +55,11 @@ def body(text: str, **parameters: Any) -> Any:
     return tiledsl.parse("\n".join([*lines, "        B[0, 0] = 1.0"]), **parameters).build(())
 
 
+def test_what_a_program_is_shown_as() -> None:
+    program = tiledsl.parse(SCALE, M=5, N=11, dtype="float32")
+    assert repr(program) == f"<tiledsl program scale of {program.function.loc.file}>"
+
+
 def test_parameters_and_defaults() -> None:
     x = torch.randn(5, 11)
     torch.testing.assert_close(run(tiledsl.parse(SCALE, M=5, N=11, dtype="float32"), x), x * 2 + 1)

@@ -109,6 +109,7 @@ SHARED = [zeros(6)[::2], zeros(3, 4)[:, :3]]
         ([C], [zeros(7)], None),  # nothing says n
         ([C], [zeros(0)], "k: C.shape[0] is 0, but it is (2 * n) + 1, at least 1"),
         ([Parameter("D", "float32", False, ("k",), None, {"k": ("sub", "n", 1)})], [zeros(0)], None),
+        ([Parameter("D", "float32", False, ("k",), None, {"k": ("sub", 5, "n")})], [zeros(3)], None),
     ],
 )  # fmt: skip
 def test_what_a_refusal_says(params: list[Parameter], arguments: list[Any], message: str | None) -> None:

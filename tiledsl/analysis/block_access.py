@@ -166,7 +166,7 @@ def _check_mask(op: Access, type: BufferType, func: tile.FuncOp) -> None:
 
 def _is_bound(condition: arith.CmpOp, op: Access, type: BufferType, func: tile.FuncOp) -> bool:
     for index, dim in zip(op.indices, type.shape):
-        if condition.lhs is not index and condition.lhs is not _unbroadcast(index):
+        if _unbroadcast(condition.lhs) is not _unbroadcast(index):
             continue
         number = constant_of(condition.rhs)
         if (condition.predicate, number) in (("ge", 0), ("gt", -1)):

@@ -106,7 +106,7 @@ class _DigitReader(Reader):
             elif isinstance(op, arith.AndOp) and divisor is not None:
                 divisor = divisor + 1 if not divisor & divisor + 1 else None
             divided = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
-            self.divides |= divided is not None and bool(op.result.shape)
+            self.divides |= bool(op.result.shape)
             return divided
         return super()._sum(op)
 

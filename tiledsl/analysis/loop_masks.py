@@ -161,5 +161,5 @@ def _kept(op: arith.SelectOp) -> bool | None:
 def _busier(op: scf.IfOp) -> bool:
     """The branch that most iterations take: the one with products, else the one with less work."""
     then, orelse = ([*region.walk()] for region in (op.then, op.orelse))
-    products = [sum(isinstance(each, tensor.DotOp) for each in branch) for branch in (then, orelse)]
-    return products[0] > products[1] if products[0] != products[1] else len(then) < len(orelse)
+    products, others = (sum(isinstance(each, tensor.DotOp) for each in branch) for branch in (then, orelse))
+    return len(then) < len(orelse) if products == others else products > others

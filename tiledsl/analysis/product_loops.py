@@ -40,10 +40,7 @@ class ProductLoop:
     @property
     def is_asynchronous(self) -> bool:
         """Whether the products are large enough for instructions that read shared memory (wgmma, tcgen05)."""
-        return all(
-            dot.a.shape[0] >= ASYNCHRONOUS_ROWS and dot.b.shape[1] >= 8 and ELEMENTS[dot.a.dtype].bits <= 16
-            for dot in self.dots
-        )
+        return all(is_asynchronous(dot) and ELEMENTS[dot.a.dtype].bits <= 16 for dot in self.dots)
 
     @property
     def adds_products(self) -> bool:

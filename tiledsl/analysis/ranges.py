@@ -223,14 +223,14 @@ class Ranges:
         if op is None:
             around = owner_of(value)
             if isinstance(around, tile.KernelOp):
-                return _places(*inputs)
+                return _places(*(each.hi for each in inputs))
             if isinstance(around, scf.ForOp) and value is around.index:
                 return _loop_index(inputs[0], inputs[1], inputs[2], everything)
             if isinstance(around, tile.ParallelOp):
-                return _places(Interval(0, around.extents[around.body.args.index(value)]))
+                return _places(around.extents[around.body.args.index(value)])
             return inputs[0] if inputs else everything
         if isinstance(op, triton.ProgramIdOp):
-            return _places(*inputs) if inputs else everything
+            return _places(*(each.hi for each in inputs)) if inputs else everything
         if isinstance(op, (scf.IfOp, scf.ForOp)):
             return Interval(min(each.lo for each in inputs), max(each.hi for each in inputs))
         return everything
@@ -332,9 +332,9 @@ def _widens(op: arith.CastOp) -> bool:
     return source is not EVERYTHING and target is not EVERYTHING and target.lo <= source.lo and source.hi <= target.hi
 
 
-def _places(*extents: Interval) -> Interval:
+def _places(*extents: float) -> Interval:
     """The numbers from 0 to below any of these; where there are none, nothing runs."""
-    return Interval(0, max(1, *(extent.hi for extent in extents)) - 1)
+    return Interval(0, max(1, *extents) - 1)
 
 
 def _loop_index(lower: Interval, upper: Interval, step: Interval, everything: Interval) -> Interval:
@@ -415,8 +415,8 @@ _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     arith.ConstantOp: lambda op: Interval(int(op.value), int(op.value)),
     tensor.IotaOp: lambda op: Interval(0, op.extent - 1),
     gluon.WarpGroupIdOp: lambda op: Interval(0, op.parts - 1),
-    gluon.WorkItemOp: lambda op, items: _places(items),
-    gluon.LongestFirstOp: lambda op, extent, others: _places(extent, others),
+    gluon.WorkItemOp: lambda op, items: _places(items.hi),
+    gluon.LongestFirstOp: lambda op, extent, others: _places(extent.hi, others.hi),
     arith.AddOp: lambda op, a, b: Interval(a.lo + b.lo, a.hi + b.hi),
     arith.SubOp: lambda op, a, b: Interval(a.lo - b.hi, a.hi - b.lo),
     arith.MulOp: lambda op, a, b: _corners(a, b, arith.MulOp),

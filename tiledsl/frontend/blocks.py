@@ -223,7 +223,7 @@ class Blocks(Expressions):
             and self.ctx.kernel is not None
         ):
             value = cast(value, annotation)
-        self.assign(node.target, snapshot(value) if not isinstance(value, Var) else value)
+        self.assign(node.target, self._held(node.value, value))
 
     # Branches
 

@@ -128,12 +128,11 @@ def _parse_inner(text: str, line: int, column: int) -> syntax.Expression:
     """Parse an f-string's expression, while the parse that met the f-string is under way."""
     assert _machine is not None
     lines, builder = _machine.lines, _machine.builder
-    state, brackets = dict(vars(lines)), lines.open_brackets
+    state = dict(vars(lines))
     groups, with_groups = builder.groups, builder.with_groups
     builder.groups, builder.with_groups = {}, {}
     tree = _parse(text, "expression", lines.file, line - 1, column - 1)
     vars(lines).update(state)
-    lines.open_brackets = brackets
     builder.groups, builder.with_groups = groups, with_groups
     assert isinstance(tree, syntax.Expression)
     return tree

@@ -93,7 +93,8 @@ class TreeBuilder(Transformer[Token, Any]):
         return syntax.Nonlocal(self.span(c[0], c[-1]), str(c[0]), tuple(self.identifier(t) for t in c[1:]))
 
     def one_word(self, c: Children) -> Statement:
-        return _ONE_WORD[c[0]](self.span(c[0], c[0]))
+        (word,) = c
+        return _ONE_WORD[word](self.span(word, word))
 
     pass_statement = break_statement = continue_statement = one_word
 

@@ -76,6 +76,18 @@ def test_masks_that_are_the_bounds(index: str, predicate: str, number: int, is_b
     filecheck(after(SelectAccess(mode="tma"), body), block if is_bound else "CHECK: tile.load %A[%p, %j] mask=%w")
 
 
+@pytest.mark.parametrize("index", ["p", "wide"])
+@pytest.mark.parametrize("compared", ["p", "wide"])
+def test_bounds_are_those_of_an_index_whether_it_is_broadcast_or_not(index: str, compared: str) -> None:
+    shape = "16x1" if compared == "p" else "16x16"
+    body = f"""{BLOCK}
+    %wide = tensor.broadcast %p : tensor<16x16xint32>
+    %m = arith.cmp %{compared}, %c64 {{predicate = "lt"}} : tensor<{shape}xbool>
+    %w = tensor.broadcast %m : tensor<16x16xbool>
+    %x = tile.load %A[%{index}, %j] mask=%w {{guarded = true}} : tensor<16x16xfloat32>"""
+    filecheck(after(SelectAccess(mode="tma"), body), "CHECK: tile.load_block %A[%o, {{.*}}]\nCHECK-NOT: tile.load ")
+
+
 def test_a_start_that_is_a_difference() -> None:
     body = """
     %i = tensor.iota {axis = 0} : tensor<16x1xint32>

@@ -114,7 +114,9 @@ def test_which_side_of_a_select_is_no_filler(sides: str, wanted: bool | None) ->
 def test_which_branch_most_iterations_take() -> None:
     less, more = "tile.store %f, %B[%c0, %k]", "tile.store %f, %B[%c0, %k]\ntile.store %f, %B[%c1, %k]"
     place = {"operands": "%first, %c20", "mask": "bool"}
-    for then, orelse, wanted in ((less, more, True), (more, less, False)):
+    product = "%a = tensor.broadcast %f : tensor<16x16xfloat32> %p = tensor.dot %a, %a, %a : tensor<16x16xfloat32>"
+    branches = [(less, more, True), (more, less, False), (more, product + less, False), (product + more, less, True)]
+    for then, orelse, wanted in [*branches, (less, less, False), (product * 2, product + more, True)]:
         use = f"scf.if %ok {{ {then}\nscf.yield }} {{ {orelse}\nscf.yield }}"
         assert [each.wanted for each in conditions(use, **place)] == [wanted]
 

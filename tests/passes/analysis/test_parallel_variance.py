@@ -115,6 +115,22 @@ def variance_of(body: str) -> tuple[Variance, dict[str, Value]]:
     return Variance(parallel), {value.name: value for value in values}
 
 
+@pytest.mark.parametrize(
+    ("inner", "apart"),
+    [
+        ("tile.store %s, %N[%q]", True),
+        ("tile.store %i, %N[%q]", False),  # what threads have each for themselves
+        ('%x = thread.reduce %s {kind = "max", group = 32} : int32', False),  # all threads must come there
+        ("%x = thread.shuffle %s, %c0 {group = 32} : int32", False),
+        ("tile.parallel {extents = (2,)} (%r: int32) { tile.store %s, %N[%r] }", True),
+    ],
+)
+def test_what_a_block_does_once_for_all_its_threads(inner: str, apart: bool) -> None:
+    text = f"tile.parallel {{extents = (32,), lockstep = true}} (%i: int32) {{ {INNER} {inner} }} }}"
+    outer, *others = [op for op in program(text).root.walk() if isinstance(op, tile.ParallelOp)]
+    assert Variance(outer).apart == (frozenset(others[:1]) if apart else frozenset())
+
+
 class Written:
     """Random bodies, of numbers that are named before."""
 

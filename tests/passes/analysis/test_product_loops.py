@@ -9,7 +9,7 @@ import pytest
 
 from tests.passes.ir_cases import program
 from tests.support.programs import gemm
-from tiledsl.analysis.product_loops import ProductLoop, is_read_in_place, product_loops
+from tiledsl.analysis.product_loops import ProductLoop, is_read_in_place, outlasts_iteration, product_loops
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Region
 from tiledsl.ir.pass_manager import PassManager, Program
@@ -73,26 +73,51 @@ def test_a_loop_with_an_operand_from_outside_is_none(side: str) -> None:
     ("rows", "columns", "dtype", "is_asynchronous"),
     [
         (64, 8, "float16", True), (32, 8, "float16", False), (64, 4, "float16", False), (64, 8, "float32", False),
-        (128, 64, "float8_e4m3fn", True),
+        (128, 64, "float8_e4m3fn", True), (63, 8, "float16", False), (64, 7, "float16", False),
     ],
 )  # fmt: skip
 def test_products_that_read_shared_memory(rows: int, columns: int, dtype: str, is_asynchronous: bool) -> None:
     """All of them are large; a dot of float32 is large too, but is none of these."""
 
-    def tensor_of(*shape: int) -> str:
-        return f"tensor<{'x'.join(map(str, shape))}x{dtype}>"
-
-    sides = f"""
-    %a = tensor.broadcast %h : {tensor_of(rows, 16)}
-    %b = tensor.broadcast %h : {tensor_of(16, columns)}
-    %acc = tensor.broadcast %f : tensor<{rows}x{columns}xfloat32>
-    %d = tensor.dot %a, %b, %acc : tensor<{rows}x{columns}xfloat32>
-    """
-    dots = [op for op in program(sides, parameters=f"f: float32, h: {dtype}").root.walk() if op.name == "tensor.dot"]
-    large: Any = SimpleNamespace(
-        a=SimpleNamespace(shape=(64, 16), dtype="float16"), b=SimpleNamespace(shape=(16, 8), dtype="float16")
-    )
-    for beside in ((), (large,)):
-        loop: Any = ProductLoop(SimpleNamespace(), (*dots, *beside), ())  # type: ignore[arg-type]
+    dot, large = product_of(rows, columns, dtype), product_of(64, 8, "float16")
+    for dots in ((dot,), (dot, large)):
+        loop: Any = ProductLoop(SimpleNamespace(), dots, ())  # type: ignore[arg-type]
         assert loop.is_asynchronous is is_asynchronous
-    assert is_read_in_place(dots[0]) is (is_asynchronous or dtype == "float32")
+    assert is_read_in_place(dot) is (is_asynchronous or dtype == "float32")
+
+
+def product_of(rows: int, columns: int, dtype: str) -> tensor.DotOp:
+    body = f"""
+    %a = tensor.broadcast %h : tensor<{rows}x16x{dtype}>
+    %b = tensor.broadcast %h : tensor<16x{columns}x{dtype}>
+    %acc = tensor.broadcast %f : tensor<{rows}x{columns}xfloat32>
+    %d = tensor.dot %a, %b, %acc : tensor<{rows}x{columns}xfloat32>"""
+    made = program(body, parameters=f"f: float32, h: {dtype}").root
+    return next(op for op in made.walk() if isinstance(op, tensor.DotOp))
+
+
+@pytest.mark.parametrize(
+    ("rows", "reader", "outlasts"),
+    [
+        (64, "", [True, True]),
+        (32, "", [False, False]),  # which waits for its result
+        (64, "%e = tensor.dot %a, %b, %d : TILE", [True, True]),  # which is only added to
+        (64, "%e = arith.neg %d : TILE", [False, False]),
+        (64, "%e = tensor.dot %a, %b, %d : TILE %n = arith.neg %e : TILE", [False, False]),
+        (64, "%e = tensor.dot %d, %b, %zero : TILE", [False, True]),  # as an operand it is awaited; %e is not
+    ],
+)
+def test_products_that_outlast_their_iteration(rows: int, reader: str, outlasts: list[bool]) -> None:
+    tile_type = f"tensor<{rows}x64xfloat32>"
+    body = f"""
+    %zero = tensor.broadcast %f : {tile_type}
+    %r = scf.for %c0, %c4, %c1[%zero] : {tile_type} (%k: int32, %acc: {tile_type}) {{
+      %a = tile.load_block %A[%c0, %c0] {{axes = (0, 1)}} : {tile_type}
+      %b = tile.load_block %B[%c0, %c0] {{axes = (0, 1)}} : tensor<64x64xfloat32>
+      %d = tensor.dot %a, %b, %acc : {tile_type}
+      {reader.replace("TILE", tile_type)}
+      scf.yield [%d] }}"""
+    made = program(body).root
+    (loop,) = [op for op in made.walk() if isinstance(op, scf.ForOp)]
+    loads = [op for op in loop.body if isinstance(op, tile.LoadBlockOp)]
+    assert [outlasts_iteration(load, loop) for load in loads] == outlasts

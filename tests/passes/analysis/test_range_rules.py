@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.ranges import _RULES, Interval
+from tiledsl.analysis.ranges import _RULES, Interval, _loop_index, _places
 from tiledsl.dialects import arith
 from tiledsl.ir.core import Operation
 
@@ -78,6 +78,20 @@ def test_three_operands() -> None:
     select = operation("%y = arith.select %b, %s, %bx : int32")
     either = itertools.product([Interval(0, 1)], few, few)
     assert checked(select, either, lambda condition, a, b: a if condition else b) == (0, 0)
+
+
+def test_loops_that_go_up_or_down_for_certain() -> None:
+    lower, upper, everything = Interval(2, 3), Interval(6, 9), Interval(-128, 127)
+    assert _loop_index(lower, upper, Interval(1, 4), everything) == Interval(2, 8)
+    assert _loop_index(lower, Interval(-5, 0), Interval(1, 4), everything) == Interval(2, 2)
+    assert _loop_index(upper, lower, Interval(-4, -1), everything) == Interval(3, 9)
+    assert _loop_index(upper, Interval(20, 30), Interval(-4, -1), everything) == Interval(9, 9)
+    for step in (Interval(0, 2), Interval(-2, 0), Interval(-1, 1)):
+        assert _loop_index(lower, upper, step, everything) == everything
+
+
+def test_places_start_at_zero() -> None:
+    assert [_places(5), _places(5, 7), _places(0), _places(-3)] == [(0, 4), (0, 6), (0, 0), (0, 0)]
 
 
 def test_what_is_not_known() -> None:

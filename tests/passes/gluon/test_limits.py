@@ -273,6 +273,21 @@ def test_registers_that_are_live_at_one_time() -> None:
         assert (live_registers(found, 4), live_registers(found, 8)) == (32 * most, 16 * most), seed
 
 
+def test_rows_take_no_registers_but_tiles_do() -> None:
+    """Of 64 x 64 numbers that four warps have, 32 are in a thread; eight values for each row do not count."""
+    tile = "tensor<64x64xfloat32>"
+    rows = [f'%r{number} = tensor.reduce %p {{kind = "sum", axis = 1}} : tensor<64xfloat32>' for number in range(8)]
+    sums = [f"%s{number} = arith.add %r{number}, %r{number - 1} : tensor<64xfloat32>" for number in range(1, 8)]
+    body = f"""
+    %x = tensor.broadcast %f : {tile}
+    %one = scf.for %c0, %s, %c1[%x] : {tile} (%k: int32, %p: {tile}) {{
+      {chr(10).join(rows + sums)}
+      scf.yield [%p]
+    }}"""
+    (loop,) = [op for op in kernel_of(program(body)).walk() if op.name == "scf.for"]
+    assert live_registers(TileLoop(loop, (), ()), 4) == 32  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("width", "groups", "fast_math", "chosen"),
     [

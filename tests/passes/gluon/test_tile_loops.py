@@ -123,8 +123,11 @@ def test_the_only_product_from_zero() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_scheduled(changes: list[tuple[str, str]], reason: str) -> None:
-    with pytest.raises(NotRecognised, match=reason):
+    with pytest.raises(NotRecognised, match=reason) as raised:
         found(changes)
+    assert raised.value.args[0] == str(raised.value) and (raised.value.op is None) is (
+        reason == "no loop with a product"
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_what_only_one_group_of_warps_can_run(changes: list[tuple[str, str]], re
     [
         ((64, 16, 16), 0, ""), ((192, 16, 16), 0, ""), ((192, 16, 16), 8, "extent 192 is not a power of two from 16"),
         ((64, 8, 16), 0, "extent 8 is not"), ((64, 96, 16), 0, "extent 96 is not"),
-        ((64, 16, 24), 0, "extent 24 is not"),
+        ((64, 16, 24), 0, "extent 24 is not"), ((64, 32, 128), 0, ""), ((128, 128, 32), 8, ""),
         ((64, 512, 64), 0, "extent 512 is not a power of two from 16 to 256"), ((64, 512, 64), 8, ""),
         ((64, 64, 1024), 8, "extent 1024 is not a power of two from"), ((64, 256, 256), 0, ""),
     ],
@@ -220,6 +223,87 @@ def test_products_that_may_wait_for_the_next_turn(
     (loop,) = found(changes).loops
     assert [op.out.name for op in loop.late] == late
     assert [op.results[0].name for op in loop.summed] == summed
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "second", "late"),
+    [
+        ("", "", "%two", ["o"]),
+        (f"%p = arith.neg %b : {HALF}", f"%o2 = tensor.dot %p, %b, %two : {WIDE}", "%o2", ["o"]),
+        (f"%x = arith.neg %acc : {WIDE}", "", "%x", []),  # the next turn needs the sum otherwise
+        ("", "", "%acc", []),
+        (f"%sum = arith.mul %acc, %two : {WIDE}", "", "%o", []),  # two sums in one
+        (f"%x = tensor.dot %q, %bt, %acc : {WIDE}", "", "%two", []),  # another product needs it
+        (f"%x = arith.mul %s, %acc : {WIDE} %w2 = arith.cast %x : {HALF}", "", "%two", []),  # and so does an operand
+        ("", "tile.store_block %acc, %O[%c0, %c0] {axes = (0, 1), add = true}", "%two", []),
+        ("", f"%o2 = tensor.dot %w, %b, %two : {WIDE}", "%o2", ["o", "o2"]),
+        ("", f"%o2 = tensor.dot %w, %b, %zero : {WIDE}", "%two", []),  # the turn needs a product of a computed operand
+    ],
+)  # fmt: skip
+def test_sums_of_which_a_turn_needs_nothing(before: str, behind: str, second: str, late: list[str]) -> None:
+    left, total = "%w2" if "%w2" in before else "%w", "%sum" if "%sum" in before else "%acc"
+    changes = [
+        ("%r, %n = scf.for %c0, %c4, %c1[%zero, %c0]", "%r, %n = scf.for %c0, %c4, %c1[%zero, %zero]"),
+        (CARRIED, f"{WIDE}, {WIDE} (%k: int32, %acc: {WIDE}, %two: {WIDE})"),
+        ("%o = tensor.dot %w, %b, %acc", f"{before} %o = tensor.dot {left}, %b, {total}"),
+        ("%more = tile.load %N[%k] : int32", behind),
+        ("[%o, %more]", f"[%o, {second}]"),
+    ]
+    (loop,) = found(changes).loops
+    assert [op.out.name for op in loop.late] == late and [op.out.name for op in loop.of_tiles] == ["s"]
+
+
+def test_products_of_tiles_that_start_from_zero() -> None:
+    """They keep the tensor cores busy while operands of others are computed."""
+    more = ("%more =", f"%t = tensor.dot %q, %b, %zero : {WIDE} %p = arith.neg %b : {HALF} "
+            f"%u = tensor.dot %p, %b, %zero : {WIDE} %v = tensor.dot %q, %b, %acc : {WIDE} %more =")  # fmt: skip
+    (loop,) = found([more]).loops
+    assert [op.out.name for op in loop.products] == ["s", "o", "t", "u", "v"]
+    assert [op.out.name for op in loop.of_tiles] == ["s", "t"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "adds"),
+    [
+        ("tile.store_block %s, %O[%c0, %c0] {axes = (0, 1), add = true}", True),
+        ("tile.store_block %zero, %O[%c0, %c0] {axes = (0, 1), add = true}", False),  # no product
+        ("", False),
+    ],
+)
+def test_products_that_are_added_to_memory(behind: str, adds: bool) -> None:
+    (loop,) = found([("%more =", f"{behind} %more =")]).loops
+    assert loop.adds is adds
+
+
+@pytest.mark.parametrize(
+    ("start", "produced"),
+    [
+        ("%k", True), ("%c3", True), ("%n", False),  # a loop's result
+        ("%start = arith.add %k2, %c1 : int32", True),
+        ("%start = arith.add %m2, %c1 : int32", False),  # what it carries
+        ("%start = scf.if %is : int32 { scf.yield [%c1] } { scf.yield [%k2] }", False),
+        ('%row = tensor.broadcast %k2 : tensor<64xint32> '
+         '%start = tensor.reduce %row {kind = "max", axis = 0} : int32', False),
+    ],
+)  # fmt: skip
+def test_where_a_producer_can_load_from(start: str, produced: bool) -> None:
+    """By itself: from indices and numbers, not from what loops compute."""
+    lines, place = (start, "%start") if "=" in start else ("", start.replace("%k", "%k2"))
+    second = f"""
+    %is = arith.cmp %c4, %c1 {{predicate = "lt"}} : bool
+    %r2, %n2 = scf.for %c0, %c4, %c1[%r, %c0] : {WIDE}, int32 (%k2: int32, %acc2: {WIDE}, %m2: int32) {{
+      {lines}
+      %f = tile.load_block %K[{place}, %c8] {SQUARE}
+      %o2 = tensor.dot %q, %f, %acc2 : {WIDE}
+      scf.yield [%o2, %m2]
+    }}
+    %x ="""
+    changes = [("%x =", second), ("neg %r", "neg %r2")]
+    if produced:
+        assert len(found(changes).loops) == 2
+    else:
+        with pytest.raises(NotRecognised, match="where a tile is loaded from depends on what is computed"):
+            found(changes)
 
 
 def test_blocks_take_the_places_of_those_alike_of_earlier_loops() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tiledsl.analysis.gluon.schedule import divided, instruction_columns
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
-    WARPS,
     NotRecognised,
     TileLoop,
     TileLoops,
@@ -77,7 +76,7 @@ def make_plan(
 
 
 def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
-    columns_of, threads = WARPS[warps] if groups == 1 else groups, groups * warps
+    columns_of, threads = warps // 4 if groups == 1 else groups, groups * warps
     limit = CONSUMER_REGISTERS[columns_of] * 9 // 10
     for loop in found.loops:
         needed = live_registers(loop, threads, groups == 1 and warps > 4)

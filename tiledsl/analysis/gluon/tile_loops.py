@@ -39,7 +39,7 @@ HALVES = ("float16", "bfloat16")
 BYTES = ("float8_e4m3fn", "float8_e5m2")
 EXTENTS = (16, 32, 64, 128, 256, 512)  # of tiles; only one group of warps has room for 512 columns
 MOST_CONSUMERS = 3
-WARPS = {4: 1, 8: 2}  # that one group has, and by how many instructions' rows
+WARPS = (4, 8)  # that one group has
 ITEM = "item"  # the ring of blocks that are loaded before the loops
 REDUCTIONS = frozenset({"sum", "max", "min"})
 _ALLOWED = (
@@ -79,7 +79,7 @@ class TileLoop:
         late: set[Operation] = set()
         for argument, value in zip(self.op.iter_args, self.op.yielded):
             chain = ending_in(value)
-            if not any(block(product.a) is None and product.a.op in after for product in chain):
+            if not any(product.a.op in after for product in chain):
                 continue
             summed = dependent_on([argument], body)
             if not summed.issuperset(chain) or any(op.has_effects for op in summed):
@@ -90,8 +90,8 @@ class TileLoop:
             if any(each.a.op in summed or each in summed and each not in chain for each in self.products):
                 return ()
             late.update(chain)
-        needed = {product for product in self.products if block(product.a) is None and product.a.op in after}
-        return tuple(each for each in self.products if each in late) if needed <= late < {*self.products} else ()
+        needed = {product for product in self.products if product.a.op in after}
+        return tuple(each for each in self.products if each in late) if needed <= late else ()
 
     @property
     def summed(self) -> tuple[Operation, ...]:
@@ -106,9 +106,8 @@ class TileLoop:
     def of_tiles(self) -> tuple[tensor.DotOp, ...]:
         """The products that start from zero and need nothing that a turn computes: they keep the tensor cores busy
         while the others' operands are computed."""
-        after = dependent_on([product.out for product in self.products], self.op.body)
         from_zero = (each for each in self.products if constant_of(each.accumulator) == 0)
-        return tuple(each for each in from_zero if block(each.a) is not None and each not in after)
+        return tuple(each for each in from_zero if block(each.a) is not None)
 
     @property
     def adds(self) -> bool:
@@ -119,8 +118,8 @@ class TileLoop:
     @property
     def first_from_zero(self) -> tensor.DotOp | None:
         """The only product, if it starts from zero."""
-        alone = self.products[0] if len(self.products) == 1 else None
-        return alone if alone is not None and constant_of(alone.accumulator) == 0 else None
+        alone = self.products if len(self.products) == 1 else ()
+        return next((each for each in alone if constant_of(each.accumulator) == 0), None)
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ def consumers(found: TileLoops) -> int:
     """The number of consumers that share a block's rows. Raises NotRecognised."""
     product = found.products[0]
     groups, rest = divmod(product.out.shape[0], ROWS_OF_WARPS)
-    if rest or not 1 <= groups <= MOST_CONSUMERS:
+    if rest or groups > MOST_CONSUMERS:
         raise NotRecognised(f"{product.out.shape[0]} rows are not 64, 128 or 192", product)
     return groups
 
@@ -344,7 +343,7 @@ def check_rows(body: Region, tiles: Sequence[tuple[int, ...]], operands: set[Ope
                 raise NotRecognised(f"{value.type} has the columns of no product", op)
         if isinstance(op, tensor.ReduceOp):
             narrow = ELEMENTS[op.out.dtype].bits < 32 or op.out.dtype == "bool"
-            if op.axis != 1 or len(op.source.shape) != 2 or op.source.shape[0] not in rows:
+            if op.axis != 1:
                 raise NotRecognised("a reduction over rows", op)
             if op.kind not in REDUCTIONS or op.propagate_nan or narrow:
                 raise NotRecognised(f"a reduction by {op.kind} of {op.out.dtype}", op)

@@ -312,6 +312,17 @@ def test_attention_that_gluon_is_known_to_compute_faster() -> None:
         assert said[256] == "a tile's extent 256 is not from 64 to 128"
 
 
+def test_each_loop_of_two_products_has_one_that_waits() -> None:
+    (waits,) = loops().loops
+    none = TileLoop(waits.op, waits.products[:1] * 2, waits.loads)
+    assert waits.late and not none.late
+    for several in ((none,), (waits, none), (none, waits)):
+        assert drawback(TileLoops(several, ()), 2, A_PLAN, PLENTY).startswith("a loop has 2 products, of which none")
+    three = TileLoop(waits.op, (*waits.products, waits.products[0]), waits.loads)
+    assert three.late and drawback(TileLoops((waits, three), ()), 2, A_PLAN, PLENTY).startswith("a loop has 3 products")
+    assert drawback(TileLoops((waits, waits), ()), 2, A_PLAN, PLENTY) == ""
+
+
 def test_one_group_fills_a_multiprocessor_alone() -> None:
     assert drawback(loops(), 0, A_PLAN, 1999) == ""
     assert drawback(loops(), 0, A_PLAN, 2000) == "of blocks of 1000 bytes several run on a multiprocessor"

@@ -11,6 +11,7 @@ from tiledsl.analysis.gluon.tile_loops import (
     consumers,
     dependent_on,
     find_tile_loops,
+    is_addition,
     tile_loops,
 )
 
@@ -120,6 +121,11 @@ def test_the_only_product_from_zero() -> None:
            "{ scf.yield [%acc] }"),
           ("%r, %n =", '%big = arith.cmp %c4, %c1 {predicate = "lt"} : bool %r, %n =')], "or in a branch"),
         ([("xfloat16", "xfloat8_e5m2"), ("*float16", "*float8_e5m2")], "a product of float8_e5m2 and float8_e5m2"),
+        ([*FROM_ZERO, TURNED, ("xfloat16", "xfloat8_e5m2"), ("*float16", "*float8_e5m2")],
+         "the columns of a right operand of float8_e5m2 are not contiguous"),
+        ([("[%zero, %c0]", "[%zero, %h]"), (f"{WIDE}, int32 (", f"{WIDE}, {HALF} ("), ("%m: int32", f"%m: {HALF}"),
+          ("%r, %n =", f"%h = arith.neg %q : {HALF} %r, %n ="), ("%more = tile.load %N[%k] : int32", ""),
+          ("%more]", "%w]"), ("dot %w, %b,", "dot %m, %b,")], "a product's left operand is not computed beside it"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_scheduled(changes: list[tuple[str, str]], reason: str) -> None:
@@ -135,6 +141,9 @@ def test_what_cannot_be_scheduled(changes: list[tuple[str, str]], reason: str) -
     [
         ([("dot %q, %bt,", "dot %b, %qt,"), ("%bt = tensor.transpose %b", "%qt = tensor.transpose %q")],
          "a tile is a left operand and a right one"),
+        ([("dot %w, %b,", "dot %wt, %b,"),
+          ("%o =", f"%wt = tensor.transpose %w {{permutation = (1, 0)}} : {HALF} %o =")],
+         "a product's left operand is transposed"),
         ([("%s = ", "%t = tensor.dot %p, %bt, %wide : tensor<128x64xfloat32> %s ="),
           ("%r, %n =", "%wide = arith.constant {value = 0.0} : tensor<128x64xfloat32> "
            "%p = tile.load_block %Q[%c0, %c0] {axes = (0, 1)} : tensor<128x64xfloat16> %r, %n =")],
@@ -273,6 +282,24 @@ def test_products_of_tiles_that_start_from_zero() -> None:
 def test_products_that_are_added_to_memory(behind: str, adds: bool) -> None:
     (loop,) = found([("%more =", f"{behind} %more =")]).loops
     assert loop.adds is adds
+
+
+@pytest.mark.parametrize(
+    ("text", "only_adds"),
+    [
+        ('%x = tile.atomic %f, %D[%c0] {kind = "add"} : float32', True),
+        ('%x = tile.atomic %f, %D[%c0] {kind = "max"} : float32', False),
+        ('%x = tile.atomic %f, %D[%c0] {kind = "add", semantics = "acquire"} : float32', False),
+        ('%x = tile.atomic %f, %D[%c0] {kind = "add"} : float32 tile.store %x, %D[%c1]', False),  # what was there
+        ("%x = tensor.broadcast %f : tensor<4x4xfloat32> tile.store_block %x, %A[%c0, %c0] {axes = (0, 1)}", False),
+        ("%x = tensor.broadcast %f : tensor<4x4xfloat32> tile.store_block %x, %A[%c0, %c0] {axes = (0, 1), add = true}",
+         True),
+        ("tile.store %f, %D[%c0]", False),
+    ],
+)  # fmt: skip
+def test_what_only_adds_to_memory(text: str, only_adds: bool) -> None:
+    ops = [op for op in kernel_of(program(text)).walk() if op.name.startswith(("tile.atomic", "tile.store"))]
+    assert is_addition(ops[0]) is only_adds
 
 
 @pytest.mark.parametrize(

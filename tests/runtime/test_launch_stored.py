@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.support.fake_driver import FakeDriver, active
-from tiledsl.runtime import launch_stored, launch_triton
+from tiledsl.runtime import kernel_files, launch_stored, launch_triton
 from tiledsl.runtime.launch_stored import CachedBinary, find, install, specialised
 from tiledsl.runtime.module import load_module
 
@@ -198,6 +198,30 @@ class _With:
 
     def __getattr__(self, name: str) -> Any:
         return self._set.get(name) or getattr(self._knobs, name)
+
+
+def _with(number: int, data: bytes) -> bytes:
+    return json.dumps({**json.loads(data), "num_warps": number}).encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit"), [("triton", lambda data: _with(2, data)), ("cubin", lambda data: data + b"\0")], ids=str
+)
+def test_files_that_change_while_they_are_read_are_not_taken(
+    launch: Any, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, kind: str, edit: Callable[[bytes], bytes]
+) -> None:
+    """Triton reads them again."""
+    launch()
+    read = kernel_files.read
+
+    def other(*arguments: Any) -> Any:
+        kept = read(*arguments)
+        path, data = kept[kind]
+        return {**kept, kind: (path, edit(data))}
+
+    monkeypatch.setattr(kernel_files, "read", other)
+    launch()
+    assert len(compiled) == 2
 
 
 def test_a_folder_keeps_so_many(launch: Any, tmp_path: Path) -> None:

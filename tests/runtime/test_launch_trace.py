@@ -19,7 +19,7 @@ from tests.support.fake_driver import FakeDriver
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.triton_function import TritonFunction
-from tiledsl.runtime import launch_source, launch_triton
+from tiledsl.runtime import launch_source, launch_stored, launch_triton
 from tiledsl.runtime.launch_trace import Descriptor, Pointer, Trace, trace
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.target import Target
@@ -121,6 +121,22 @@ def tuned_in_triton() -> tuple[Kernel, list[torch.Tensor]]:
     a, out = torch.zeros(64, 64), torch.zeros(64, 64)
     values = {"a": a, "out": out, "factor": 3.0, "M": 64, "N": 64}
     return function.kernel_for(values, {"BM": 16, "BN": 32}, Target("cuda", 90)), [a, out]
+
+
+def test_a_trace_takes_the_binary_that_is_kept(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, arguments = product()
+    _, _, traced, _ = launched(kernel, arguments, driver)
+    (compiled,) = [each.compiled for each in traced.launches]
+    asked = []
+
+    def kept(function: Any, given: Sequence[Any], options: dict[str, Any]) -> Any:
+        asked.append((function.fn.__name__, len(given), options["num_warps"]))
+        return compiled
+
+    monkeypatch.setattr(launch_stored, "find", kept)
+    ordinary, planned, again, _ = launched(kernel, arguments, driver)
+    assert [each.compiled for each in again.launches] == [compiled] and planned == ordinary
+    assert asked == [(compiled.name, len(traced.launches[0].arguments), compiled.metadata.num_warps)]
 
 
 def test_two_kernels_with_descriptors(driver: Driver) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.gluon import plan
 from tiledsl.analysis.gluon.plan import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
@@ -136,6 +137,7 @@ def loops(
 
 
 PLENTY = 1 << 30
+A_PLAN = Plan(4, 0, 1000)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +172,18 @@ def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(groups
     ("text", "sizes", "groups", "reason"),
     [
         ("attention", {"columns": 128, "width": 128}, 2, ""),  # sums of 128 columns and weights: 160 of 216
-        ("attention", {"columns": 256, "width": 64}, 2, "tiles need 224 registers a thread of 216"),
+        ("attention", {"columns": 256, "width": 48}, 2, ""),  # 216, all of them
+        ("attention", {"columns": 256, "width": 50}, 2, "tiles need 217 registers a thread of 216"),
+        ("attention", {"columns": 128, "width": 96, "rows": 192}, 3, ""),  # 144
         ("attention", {"columns": 128, "width": 64, "rows": 192}, 3, ""),  # 128 of 144
         ("attention", {"columns": 128, "width": 128, "rows": 192}, 3, "tiles need 160 registers a thread of 144"),
         ("fresh", {"columns": 128}, 2, ""),
         ("fresh", {"columns": 256}, 2, "tiles need 256 registers a thread of 216"),
         ("added", {"columns": 256}, 2, ""),
-        ("added", {"columns": 256, "rows": 192}, 3, "an instruction of 256 columns does not fit 3 consumers"),
+        ("added", {"columns": 204, "rows": 192}, 3, ""),  # 102 and 26 of 128
+        ("added", {"columns": 206, "rows": 192}, 3, "an instruction of 206 columns does not fit 3 consumers"),
+        ("added", {"rows": 128}, 1, "128 rows are more than those of an instruction of 4 warps"),
+        ("added", {"rows": 64}, 1, ""),
     ],
     ids=str,
 )
@@ -187,6 +194,79 @@ def test_sums_fit_nine_tenths_of_the_registers(text: str, sizes: dict[str, int],
             make_plan(found, groups, 4, 0, PLENTY)
     else:
         assert make_plan(found, groups, 4, 0, PLENTY).stages == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "warps", "threads", "everywhere"),
+    [(128, 2, 4, 8, False), (64, 1, 4, 4, False), (64, 1, 8, 8, True)],
+)
+def test_of_which_registers_a_plan_asks(
+    rows: int, groups: int, warps: int, threads: int, everywhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all tiles, where warps run their loops together."""
+    asked = []
+    monkeypatch.setattr(plan, "live_registers", lambda loop, warps, where: asked.append((warps, where)) or 0)
+    make_plan(loops(rows=rows), groups, warps, 0, PLENTY)
+    assert asked == [(threads, everywhere)]
+
+
+def held_differently_long(rows: int) -> TileLoops:
+    """Attention, and behind it a loop that reads its values at once."""
+    wide, left = f"tensor<{rows}x64xfloat32>", f"tensor<{rows}x64xfloat16>"
+    tile = "{axes = (0, 1)} : tensor<64x64xfloat16>"
+    body = f"""
+    %zero = arith.constant {{value = 0.0}} : {wide}
+    %q = tile.load_block %X[%c0, %c0] {{axes = (0, 1)}} : {left}
+    %r = scf.for %c0, %c4, %c1[%zero] : {wide} (%k: int32, %acc: {wide}) {{
+      %b = tile.load_block %X[%k, %c0] {tile}
+      %s = tensor.dot %q, %b, %zero : {wide}
+      %w = arith.cast %s : {left}
+      %v = tile.load_block %Y[%k, %c0] {tile}
+      %o = tensor.dot %w, %v, %acc : {wide}
+      scf.yield [%o] }}
+    %r2 = scf.for %c0, %c4, %c1[%r] : {wide} (%k2: int32, %acc2: {wide}) {{
+      %v2 = tile.load_block %Y[%k2, %c0] {tile}
+      %o2 = tensor.dot %q, %v2, %acc2 : {wide}
+      scf.yield [%o2] }}"""
+    return tile_loops(kernel_of(program(body, parameters="X: 2048*2048*float16, Y: 2048*2048*float16")).body)
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "warps", "once", "stage"),
+    [
+        (128, 2, 4, 2, 3),  # of tiles: the queries; keys, and values once for each loop
+        (64, 1, 4, 1, 3),
+        (64, 1, 8, 2, 2),  # queries and weights; nothing waits, so that both loops' values have one place
+    ],
+)
+def test_tiles_that_wait_have_places_of_their_own(rows: int, groups: int, warps: int, once: int, stage: int) -> None:
+    least = make_plan(held_differently_long(rows), groups, warps, 0, PLENTY).least
+    assert least == BARRIER_BYTES + (once + 2 * stage) * 8192
+
+
+def adding(rows: int, added: str = "%d") -> TileLoops:
+    wide = f"tensor<{rows}x64xfloat32>"
+    body = f"""
+    %zero = arith.constant {{value = 0.0}} : {wide}
+    %a = tile.load_block %X[%c0, %c0] {{axes = (0, 1)}} : tensor<{rows}x64xfloat16>
+    scf.for %c0, %c4, %c1 (%k: int32) {{
+      %b = tile.load_block %X[%k, %c0] {{axes = (0, 1)}} : tensor<64x64xfloat16>
+      %d = tensor.dot %a, %b, %zero : {wide}
+      tile.store_block {added}, %Z[%k, %c0] {{axes = (0, 1), add = true}}
+      scf.yield }}"""
+    return tile_loops(kernel_of(program(body, parameters="X: 2048*2048*float16, Z: 2048*2048*float32")).body)
+
+
+def test_products_that_are_added_to_memory_were_measured_with_128_rows() -> None:
+    assert drawback(adding(128), 0, A_PLAN, PLENTY) == ""
+    assert drawback(adding(64), 0, A_PLAN, PLENTY).endswith("added to memory, 64 rows have not been measured")
+    several = "of blocks of 1000 bytes several run on a multiprocessor"
+    (adds,), (adds_none,) = adding(128).loops, adding(128, "%zero").loops
+    assert drawback(adding(128, "%zero"), 0, A_PLAN, PLENTY) == several
+    assert drawback(TileLoops((adds, adds_none), ()), 0, A_PLAN, PLENTY) == several
+    (fewer,) = adding(64).loops
+    assert drawback(TileLoops((fewer, adds), ()), 0, A_PLAN, PLENTY) == ""  # the products with most rows
+    assert drawback(adding(128), 2, A_PLAN, PLENTY).startswith("of products, only those of float8")
 
 
 class _Store(SimpleNamespace):
@@ -202,20 +282,20 @@ def test_stages_fill_shared_memory() -> None:
     """128 queries and as many results of 64 halves are 16 KiB each; keys and values of a stage 16 KiB together."""
     kib, result, found = 1024, a_store(128, 64), loops()
 
-    def plan(asked: int, stages: int, *stored: Any, short: int = 0) -> Plan:
+    def planned(asked: int, stages: int, *stored: Any, short: int = 0) -> Plan:
         bytes_ = BARRIER_BYTES + (16 + 16 * len(stored) + 16 * stages) * kib - short
         return make_plan(found, 2, 4, asked, bytes_, stored)
 
-    assert [plan(asked, 5, result).stages for asked in (0, 1, 2, 4, 5, 6)] == [3, 2, 2, 4, 5, 5]
-    assert (plan(9, 3, result).stages, plan(9, 3, result, short=1).stages) == (3, 2)
-    assert (plan(2, 3, result).left, plan(2, 2, result).in_item) == (16 * kib, None)
-    assert plan(2, 2, result, short=1).in_item is plan(2, 1, result).in_item is result  # in the queries' place
+    assert [planned(asked, 5, result).stages for asked in (0, 1, 2, 4, 5, 6)] == [3, 2, 2, 4, 5, 5]
+    assert (planned(9, 3, result).stages, planned(9, 3, result, short=1).stages) == (3, 2)
+    assert (planned(2, 3, result).left, planned(2, 2, result).in_item) == (16 * kib, None)
+    assert planned(2, 2, result, short=1).in_item is planned(2, 1, result).in_item is result  # in the queries' place
     with pytest.raises(NotRecognised, match="two stages need 50176 bytes of shared memory"):
-        plan(2, 1, result, short=1)
+        planned(2, 1, result, short=1)
     for other in (a_store(64, 128), a_store(128, 64, "bfloat16"), a_store(128, 64, axes=(1, 0))):
         with pytest.raises(NotRecognised, match="two stages need 66560 bytes of shared memory"):
-            plan(2, 1, other)
-        assert plan(2, 1, other, result).in_item is result
+            planned(2, 1, other)
+        assert planned(2, 1, other, result).in_item is result
     assert make_plan(loops("added"), 2, 4, 0, BARRIER_BYTES + 2 * 24 * kib).stages == 2
     with pytest.raises(NotRecognised, match="two stages need 50176 bytes of shared memory of 50175"):
         make_plan(loops("added"), 2, 4, 0, BARRIER_BYTES + 2 * 24 * kib - 1)
@@ -298,9 +378,6 @@ def test_rows_take_no_registers_but_tiles_do() -> None:
 )  # fmt: skip
 def test_when_sums_are_rescaled(width: int, groups: int, fast_math: bool, chosen: str) -> None:
     assert rescaling(loops(width=width), groups, fast_math) == chosen
-
-
-A_PLAN = Plan(4, 0, 1000)
 
 
 def test_attention_that_gluon_is_known_to_compute_faster() -> None:

@@ -19,7 +19,17 @@ from tests.passes.gluon.test_schedule_rules import (
     changed,
     text_of,
 )
-from tiledsl.analysis.gluon.schedule import Loop, Schedule
+from tiledsl.analysis.gluon.schedule import (
+    Loop,
+    Schedule,
+    divided,
+    ending_in,
+    hands_on,
+    instruction_columns,
+    is_only_added_to,
+    last_of,
+    shared,
+)
 from tiledsl.analysis.gluon.slices import dependents, only_for_loads
 from tiledsl.dialects import scf, triton
 from tiledsl.ir.parser import parse_op
@@ -177,3 +187,57 @@ def test_left_operands_that_are_read_to_registers_once() -> None:
     wide = before("%s = ", f"%y = tensor.dot %q, %k_t, %acc : {TILE}")
     made = scheduled(ATTENTION, wide)
     assert [made.reads_registers(each) for each in made.products] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("rows", "warps", "parts"),
+    [
+        (64, 4, (4, 1)), (128, 4, (4, 1)), (64, 8, (4, 2)), (128, 8, (8, 1)), (192, 8, (4, 2)), (256, 8, (8, 1)),
+        (128, 16, (8, 2)), (256, 16, (16, 1)),
+    ],
+)  # fmt: skip
+def test_warps_share_rows_and_then_columns(rows: int, warps: int, parts: tuple[int, int]) -> None:
+    """As many as there are rows for, 64 for four warps; the others take columns."""
+    assert divided((rows, 64), warps) == parts
+    for columns in (16, 64, 256, 512):
+        assert instruction_columns((rows, columns), warps) == min(256, columns // parts[1])
+
+
+def test_things_take_the_places_of_those_alike_of_earlier_loops() -> None:
+    loops = [{"a": 1, "b": 1, "c": 2}, {"d": 1, "e": 2, "f": 2}, {"g": 1, "h": 1, "i": 1, "j": 2}]
+    assert shared(loops) == {
+        "a": "a", "b": "b", "c": "c", "d": "a", "e": "c", "f": "f", "g": "a", "h": "b", "i": "i", "j": "c",
+    }  # fmt: skip
+    assert shared([{"a": 1}, {"a": 1}]) == {"a": "a"}
+
+
+def test_products_that_are_added_up() -> None:
+    (loop,) = scheduled(SCAN).loops
+    (total,), (carried,) = loop.op.yielded, loop.op.iter_args
+    assert [op.out.name for op in ending_in(total)] == ["acc_4", "acc_3"]
+    assert [is_only_added_to(carried, op) for op in loop.products] == [False, True, False]
+    (loop,) = scheduled(SCAN, before("scf.yield", f"%x = arith.neg %acc_3 : {TILE}")).loops
+    assert [op.out.name for op in ending_in(loop.op.yielded[0])] == ["acc_4"]  # the other one has another reader
+    (loop,) = scheduled(SCAN, before("scf.yield", f"%x = arith.neg %acc_2 : {TILE}")).loops
+    assert not any(is_only_added_to(loop.op.iter_args[0], op) for op in loop.products)
+    (loop,) = scheduled(PAIRS).loops
+    assert ending_in(loop.op.yielded[0]) == []
+
+
+def test_loops_that_hand_on_their_values() -> None:
+    first, second = (loop.op for loop in scheduled(GRADIENTS).loops)
+    assert hands_on(first, second) and not hands_on(second, first)
+    read = before("%dv_5, %dk_6 = ", f"%x = arith.neg %dv_2 : {WIDE}")
+    assert not hands_on(*(loop.op for loop in scheduled(GRADIENTS, read).loops))
+    turned = ("scf.for %full, %8, %9[%dv_2, %dk_3]", "scf.for %full, %8, %9[%dk_3, %dv_2]")
+    assert not hands_on(*(loop.op for loop in scheduled(GRADIENTS, turned).loops))
+
+
+def test_the_last_operation_with_a_loop_in_it() -> None:
+    made = scheduled(GRADIENTS)
+    outer = made.loops[0].op.parent_op
+    assert outer is not None and outer.parent is not None
+    (body,) = outer.regions
+    assert last_of(body, made.loops) is made.loops[1].op and last_of(body, made.loops[:1]) is made.loops[0].op
+    assert last_of(outer.parent, made.loops) is outer
+    assert last_of(made.loops[0].op.body, made.loops) is None

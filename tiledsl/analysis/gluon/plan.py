@@ -88,8 +88,7 @@ def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
         if shape[0] != 16 * divided(shape, warps)[0]:  # ptxas then waits for each instruction by itself
             raise NotRecognised(f"{shape[0]} rows are more than those of an instruction of {warps} warps", product)
         if columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[columns_of]:
-            consumers = f"{groups} consumers" if groups > 1 else f"{warps} warps"
-            raise NotRecognised(f"an instruction of {columns} columns does not fit {consumers}", product)
+            raise NotRecognised(f"an instruction of {columns} columns does not fit {groups} consumers", product)
 
 
 def fits_registers(loop: TileLoop, groups: int) -> bool:

@@ -207,7 +207,7 @@ def block(value: Value) -> LoadBlock | None:
 def ending_in(value: Value) -> list[tensor.DotOp]:
     """The products that are added up to a value, the last one first, of which nothing else reads a sum."""
     found: list[tensor.DotOp] = []
-    while isinstance(value.op, tensor.DotOp) and len(value.uses) == 1 and value.op.parent is not None:
+    while isinstance(value.op, tensor.DotOp) and len(value.uses) == 1:
         found.append(value.op)
         value = value.op.accumulator
     return found

@@ -28,7 +28,8 @@ import tiledsl.language as T  # noqa: E402
 from benchmarks.tuning.interleaved import gpu_clock, interleaved, medians  # noqa: E402
 from benchmarks.tuning.report import table  # noqa: E402
 
-WAYS = {"on": {}, "off": {"split-tiles.mode": "off"}}
+TRITON = {"select-emitter.backend": "triton"}
+WAYS = {"on": TRITON, "off": {**TRITON, "split-tiles.mode": "off"}}
 ROWS, HEADS = 4096, 32  # of attention
 
 

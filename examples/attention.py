@@ -1,6 +1,7 @@
 """Attention, forward: multi-head or grouped-query, causal or not, with an optional sliding window.
 
-O = softmax(Q K^T / sqrt(dim)) V in float16, for Q[batch, heads, queries, dim] and K, V[batch, kv_heads, keys, dim].
+O = softmax(Q K^T / sqrt(dim)) V in float16, for Q[batch, heads, queries, dim], K[batch, kv_heads, keys, dim] and
+V[batch, kv_heads, keys, value_dim], whose heads are as long unless `value_dim` says otherwise.
 Each block keeps block_M queries of one head in registers and walks over the keys in tiles of block_N; the running
 maximum and sum of each row rescale what has been accumulated so far (Milakov and Gimelshein 2018; Dao et al. 2022), so
 that the scores never reach memory. Exponentials are powers of two, with log2(e) folded into the scale.
@@ -62,8 +63,10 @@ def attention(
     block_N=128,
     threads=256,
     num_stages=2,
+    value_dim=0,
 ):
     group = heads // kv_heads
+    value_dim = value_dim or dim
     scale = math.log2(math.e) / math.sqrt(dim)
     past = keys - queries  # query i is at position past + i
     some_rows_empty = causal and past < 0
@@ -72,17 +75,17 @@ def attention(
     def attention_forward(
         Q: T.Tensor((batch, heads, queries, dim), dtype),
         K: T.Tensor((batch, kv_heads, keys, dim), dtype),
-        V: T.Tensor((batch, kv_heads, keys, dim), dtype),
-        O: T.Tensor((batch, heads, queries, dim), dtype),
+        V: T.Tensor((batch, kv_heads, keys, value_dim), dtype),
+        O: T.Tensor((batch, heads, queries, value_dim), dtype),
         LSE: T.Tensor((batch, heads, queries), "float32"),
     ):
         with T.Kernel(T.ceildiv(queries, block_M), heads, batch, threads=threads) as (bx, head, b):
             q = T.alloc_shared((block_M, dim), dtype)
             k = T.alloc_shared((block_N, dim), dtype)
-            v = T.alloc_shared((block_N, dim), dtype)
+            v = T.alloc_shared((block_N, value_dim), dtype)
             scores = T.alloc_fragment((block_M, block_N), "float32")
             weights = T.alloc_fragment((block_M, block_N), dtype)
-            acc = T.alloc_fragment((block_M, dim), "float32")
+            acc = T.alloc_fragment((block_M, value_dim), "float32")
             highest = T.alloc_fragment((block_M,), "float32")
             previous = T.alloc_fragment((block_M,), "float32")
             rescale = T.alloc_fragment((block_M,), "float32")
@@ -134,7 +137,7 @@ def attention(
             if some_rows_empty:
                 for i in T.Parallel(block_M):
                     total[i] = T.if_then_else(total[i] == 0, 1, total[i])
-            for i, j in T.Parallel(block_M, dim):
+            for i, j in T.Parallel(block_M, value_dim):
                 acc[i, j] /= total[i]
             T.copy(acc, O[b, head, bx * block_M, 0])
             for i in T.Parallel(block_M):

@@ -37,7 +37,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, TensorType
 from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.dce import erase_unused
+from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
@@ -51,6 +51,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
 from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
 from tiledsl.passes.index_arithmetic import materialize
 from tiledsl.passes.specs import check_choice
+from tiledsl.passes.split_tiles import divide_columns, sums_in_parts
 from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
@@ -68,7 +69,8 @@ class SelectEmitter(Pass):
                  %part = gluon.warp_group_id {parts = 2}
                  %q = tile.load_block %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
 
-    The block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results
+    Columns that are sums of powers of two are divided into these (split_tiles), so that each part has a product. The
+    block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results
     are stored by TMA where their indices allow it. Suitable loops are those of attention (gluon/softmax_loops.py), and
     those that accumulate products, or add something computed from each product (gluon/tiled_products.py). Other loops
     of several products are run in order by one group of all warps (gluon/ordered_loops.py), which has no parts; it
@@ -134,6 +136,7 @@ class SelectEmitter(Pass):
             "reciprocal": self.fast_math,
             "rescaling": self.rescale in ("auto", "lazy"),
             "masking": self.fast_math and masks,
+            "reassociation": any(map(sums_in_parts, of_kinds(program.root.nests(), tile.KernelOp))),
         }
         return frozenset(name for name, may in names.items() if may)
 
@@ -197,6 +200,7 @@ class SelectEmitter(Pass):
         assert kernel.parent is not None
         kernel.parent.insert(twin, kernel)
         try:
+            divide_columns(twin)
             _load_boxes(twin)
             self._prepare(twin, by_rows, shared_bytes)
         except NotRecognised:
@@ -258,8 +262,7 @@ class SelectEmitter(Pass):
         lazy = chosen == "lazy" and all(map(hands_on, loops, loops[1:])) and rescale_lazily(loops)
         if lazy or skewed and chosen != "each":
             loops = [loop.op for loop in tile_loops(body).loops]
-            sums = {value.type for value in loops[0].yielded if isinstance(value.op, tensor.DotOp)}
-            name_rescaling(loops, skip=lazy and len(sums) == 1)  # the text has one function for it
+            name_rescaling(loops, skip=lazy)
         if self.fast_math:
             divide_rows_once(_after(body, tile_loops(body)))
             multiply_rows_once(_after(body, tile_loops(body)))
@@ -327,7 +330,7 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
         )
         load.out.replace_with(made.out)
         load.erase()
-    erase_unused(kernel.body, lambda op: op.is_pure)
+    erase_unused(kernel.body, is_removable)
 
 
 def _load_rows_by_box(loop: scf.ForOp, stages: int, left: int) -> int:

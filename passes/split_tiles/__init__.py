@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import TensorType
 from tiledsl.location import UNKNOWN
@@ -53,10 +55,7 @@ class SplitTiles(Pass):
         for dims, kernel in divided:
             for size, kept in dims.staying:
                 kernel.add_remark(_remark(size, kept))
-            if dims.cuts:
-                Pieces(dims).run()
-        if any(dims.cuts for dims, _ in divided):
-            canonicalize(program.root, RANGE_PATTERNS, Ranges(program.root))
+        _divide(program.root, [dims for dims, _ in divided], Ranges(program.root))
 
     def _divided(self, program: Program) -> list[tuple[Dims, tile.KernelOp]]:
         """The dimensions of the kernels that may have some to divide."""
@@ -65,6 +64,25 @@ class SplitTiles(Pass):
         every = self.mode == "all"
         kernels = [op for op in tile.kernels(program.root) if not targets_gluon(op) and _may_gain(op, every)]
         return [(Dims(kernel, every=every), kernel) for kernel in kernels]
+
+
+def divide_columns(kernel: tile.KernelOp) -> None:
+    """Divide tiles of a kernel's products, but none of these products' rows."""
+    if _may_gain(kernel, every=False):
+        _divide(kernel, [Dims(kernel, whole_rows=True)], Ranges.around(kernel))
+
+
+def sums_in_parts(kernel: tile.KernelOp) -> bool:
+    """Whether `divide_columns` would add up floats part by part."""
+    return _may_gain(kernel, every=False) and Dims(kernel, whole_rows=True).divides_sums
+
+
+def _divide(root: Operation, found: Sequence[Dims], ranges: Ranges) -> None:
+    divided = [dims for dims in found if dims.cuts]
+    for dims in divided:
+        Pieces(dims).run()
+    if divided:
+        canonicalize(root, RANGE_PATTERNS, ranges)
 
 
 def _may_gain(kernel: tile.KernelOp, every: bool) -> bool:

@@ -36,8 +36,9 @@ class Dims(DisjointSets[Dim]):
     either: computed from positions and numbers alone, their parts are computed wherever they are asked for.
     """
 
-    def __init__(self, kernel: tile.KernelOp, *, every: bool = False) -> None:
+    def __init__(self, kernel: tile.KernelOp, *, every: bool = False, whole_rows: bool = False) -> None:
         super().__init__()
+        self.whole_rows = whole_rows
         self.sizes: dict[Dim, int] = {}
         self.kept: dict[Dim, Kept] = {}
         self.least: dict[Dim, int] = {}  # the least part of a dimension of a product
@@ -141,6 +142,8 @@ class Dims(DisjointSets[Dim]):
         for value, first, second in uses:
             self.relate(op, first, value, 0)
             self.relate(op, second, value, 1)
+        if self.whole_rows:
+            self.keep(op, 0, op, "they are rows of products")
         self.least |= {(op, 0): LEAST_ROWS, (op, 1): LEAST_COLUMNS, (op, 2): LEAST_SUMMED << narrow}
 
     def _gather(self, op: tensor.GatherOp) -> None:

@@ -92,7 +92,7 @@ def test_decoding_by_one_group_of_warps() -> None:
     options = {"select-emitter.backend": "gluon"}
     for program in (decode(), decode_paged(2, 2)):
         kernel = tiledsl.compile(program, target="cuda:90", pass_configs=options)
-        assert "_rescaled(" in kernel.source and not bad(check_translation(kernel))
+        assert "_rescaled_" in kernel.source and not bad(check_translation(kernel))
 
 
 @pytest.mark.parametrize("seed", range(300, 304))

@@ -53,7 +53,7 @@ def test_the_loop_is_skewed(rescale: str) -> None:
     """Scores of a tile are issued before the product of the tile before, and registers in flight are in a wait."""
     consumer = part_of(attention({"select-emitter.rescale": rescale}).source, "consumer")
     loop = consumer[consumer.index("for tile in range(") :]
-    rescaled = "acc = _rescaled(acc, rescale" if rescale == "lazy" else "acc = acc * rescale"
+    rescaled = "acc = _rescaled_128(acc, rescale" if rescale == "lazy" else "acc = acc * rescale"
     steps = [
         "scores = warpgroup_mma(",
         *([] if rescale == "each" else [rescaled]),

@@ -48,6 +48,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "attention of one consumer": (turn_programs.weighted, 64, {}),
     "attention with one tile": (turn_programs.latent, 128, {}),
     "attention with one tile, rows shared": (turn_programs.latent, 64, {}),
+    "attention in parts": (turn_programs.in_parts, 128, {}),
+    "attention in parts with one tile, rows shared": (turn_programs.latent_in_parts, 64, {}),
     "two products into a sum": (turn_programs.scan, 128, {}),
     "tiles held differently long": (turn_programs.twice, 128, {}),
     "a loop in a loop": (turn_programs.nested, 128, {}),

@@ -45,7 +45,7 @@ def test_a_tile_for_two_products_is_loaded_once_and_released_after_the_second() 
         "mbarrier.arrive(k_rope_empty.index(stage), count=1)",
         "weights_buffer.store(weights)",
         "fence_async_shared()",
-        "acc = _rescaled(acc",
+        "acc = _rescaled_256(acc",
         "acc = warpgroup_mma(weights_buffer, kv_ring",
         "more = gl.sum(",  # while the product runs
         "stage_before = stage",

@@ -68,7 +68,7 @@ def test_maxima_that_rise_by_little_and_by_far(shape: dict[str, Any], rescale: s
     sizes = {"batch": 2, "heads": 4, "kv_heads": 4, "queries": 1024, "keys": 1024, "dim": 128, **shape}
     configs = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale}
     kernel = tiledsl.jit(example.attention.function, out_idx=[3, 4], pass_configs=configs).compile(**sizes)
-    assert ("_rescaled(" in kernel.source) == (rescale == "lazy")
+    assert ("_rescaled_" in kernel.source) == (rescale == "lazy")
     torch.manual_seed(0)
     q = torch.randn(2, 4, sizes["queries"], sizes["dim"], dtype=torch.float16, device="cuda")
     q *= 1 + 15 * (torch.arange(sizes["queries"], device="cuda") % 3)[:, None]

@@ -96,7 +96,7 @@ def test_as_many_stages_as_fit() -> None:
         ({"block_M": 256}, "256 rows are not 64, 128 or 192"),
         ({"block_M": 32}, "32 rows are not a multiple of 64"),
         ({"block_N": 512}, "a tile's extent 512 is not a power of two from 16 to 256"),
-        ({"block_N": 96}, "a tile's extent 96 is not a power of two from 16 to 256"),
+        ({"block_N": 120}, "a tile's extent 120 is not a power of two from 16 to 256"),
         ({"block_M": 192, "block_N": 256}, "an instruction of 256 columns does not fit 3 consumers"),
         ({"K": 500}, "are not contiguous multiples of 16 bytes"),
         ({"K": 64}, "no loop with a product"),

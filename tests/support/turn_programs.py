@@ -162,20 +162,30 @@ def latent(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
     return weighted(blocks, turns, depth, rows, is_latent=True)
 
 
-def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bool = False) -> Any:
+def in_parts(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """Attention with heads of 96, which are 64 + 32."""
+    return weighted(blocks, turns, depth, rows, width=96)
+
+
+def latent_in_parts(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """The same, whose values are the keys."""
+    return weighted(blocks, turns, depth, rows, is_latent=True, width=96)
+
+
+def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bool = False, width: int = 64) -> Any:
     """Attention: A's rows are queries, B's are keys, and from the end on values."""
 
     @T.prim_func
     def weighted(
-        A: T.Tensor((blocks * rows, 64), "float16"),
-        B: T.Tensor((turns * KEYS, 64), "float16"),
+        A: T.Tensor((blocks * rows, width), "float16"),
+        B: T.Tensor((turns * KEYS, width), "float16"),
         lengths: T.Tensor((blocks,), "int32"),
-        C: T.Tensor((blocks * rows, 64), "float32"),
+        C: T.Tensor((blocks * rows, width), "float32"),
     ):
         with T.Kernel(blocks, threads=256) as bx:
-            q, k = T.alloc_shared((rows, 64), "float16"), T.alloc_shared((KEYS, 64), "float16")
-            v = T.alloc_shared((KEYS, 64), "float16")
-            s, acc = T.alloc_fragment((rows, KEYS), "float32"), T.alloc_fragment((rows, 64), "float32")
+            q, k = T.alloc_shared((rows, width), "float16"), T.alloc_shared((KEYS, width), "float16")
+            v = T.alloc_shared((KEYS, width), "float16")
+            s, acc = T.alloc_fragment((rows, KEYS), "float32"), T.alloc_fragment((rows, width), "float32")
             weights, total = T.alloc_fragment((rows, KEYS), "float16"), T.alloc_fragment((rows,), "float32")
             more, highest = T.alloc_fragment((rows,), "float32"), T.alloc_fragment((rows,), "float32")
             previous = T.alloc_fragment((rows,), "float32")
@@ -195,36 +205,36 @@ def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bo
                 T.reduce_sum(s, more, dim=1)
                 for i in T.Parallel(rows):
                     total[i] = total[i] * T.exp2(previous[i] - highest[i]) + more[i]
-                for i, j in T.Parallel(rows, 64):
+                for i, j in T.Parallel(rows, width):
                     acc[i, j] *= T.exp2(previous[i] - highest[i])
                 T.copy(s, weights)
                 T.copy(B[(t if is_latent else turns - 1 - t) * KEYS, 0], v)
                 T.gemm(weights, v, acc)
-            for i, j in T.Parallel(rows, 64):
+            for i, j in T.Parallel(rows, width):
                 acc[i, j] /= T.max(total[i], 1.0)
             T.copy(acc, C[bx * rows, 0])
 
     return weighted
 
 
-OF_ROWS = (weighted, latent, scan, twice)  # whose turns take rows of B
+OF_ROWS = (weighted, latent, in_parts, latent_in_parts, scan, twice)  # whose turns take rows of B
 
 
 def inputs(program: Callable[..., Any], lengths: list[int], turns: int, rows: int = 128) -> list[torch.Tensor]:
     """A, B, lengths and C of whole numbers, of which all sums are exact but the weights'."""
     torch.manual_seed(0)
-    is_attention = program in OF_ROWS
-    inner = 64 if is_attention else turns * KEYS
+    width = 96 if program in (in_parts, latent_in_parts) else 64
+    inner = width if program in OF_ROWS else turns * KEYS
     a = torch.randint(-2, 3, (len(lengths) * rows, inner)).half()
-    b = torch.randint(-2, 3, (turns * KEYS, 64) if is_attention else (64, inner)).half()
-    out = torch.full((len(lengths) * rows, 64), float("nan"))
+    b = torch.randint(-2, 3, (turns * KEYS, width) if program in OF_ROWS else (width, inner)).half()
+    out = torch.full((len(lengths) * rows, width), float("nan"))
     return [a, b, torch.tensor(lengths, dtype=torch.int32), out]
 
 
 def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths: torch.Tensor, *_: Any) -> torch.Tensor:
     """C, by torch."""
     rows = a.shape[0] // len(lengths)
-    out = torch.zeros(a.shape[0], 64)
+    out = torch.zeros(a.shape[0], b.shape[1] if program in OF_ROWS else b.shape[0])
     for block, length in enumerate(lengths.tolist()):
         at = slice(block * rows, (block + 1) * rows)
         if program is scan:
@@ -239,9 +249,9 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
                 out[at] += (a[at].float() @ tiles[t].T * 0.125).half().float() @ tiles[-1 - t]
                 out[at] += a[at].float() @ tiles[t].T if t < length // 2 else 0
             continue
-        if program in (weighted, latent):
+        if program in (weighted, latent, in_parts, latent_in_parts):
             tiles = b.float().split(KEYS)
-            keys, values = tiles[:length], (tiles if program is latent else tiles[::-1])[:length]
+            keys, values = tiles[:length], (tiles if program in (latent, latent_in_parts) else tiles[::-1])[:length]
             if length:
                 weights = torch.softmax(a[at].float() @ torch.cat(keys).T * 0.125 * math.log(2), 1)
                 out[at] = weights @ torch.cat(values)

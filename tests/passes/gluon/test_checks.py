@@ -24,6 +24,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "attention, three deep": lambda: turn_programs.weighted(8, 5, 3, 64),
     "attention with one tile": lambda: turn_programs.latent(8, 5, 2),
     "attention with one tile, rows shared": lambda: turn_programs.latent(8, 5, 2, 64),
+    "attention in parts": lambda: turn_programs.in_parts(8, 5, 2),
     "two sums": tile_loops.summed,
     "chunk scan": tile_loops.scan,
     "loop in a loop": tile_loops.grouped,

@@ -143,14 +143,14 @@ A_PLAN = Plan(4, 0, 1000)
 @pytest.mark.parametrize(
     ("columns", "depth", "width", "groups", "stays"),
     [
-        (128, 128, 128, 2, True),  # 160 + 32 of 216
-        (64, 256, 208, 1, True),  # 152 + 64 of 216, all of them
-        (64, 256, 210, 1, False),  # 153 + 64
-        (128, 256, 128, 1, False),  # 160 + 64 would fit into all that a thread has
+        (128, 128, 128, 2, True),  # 160 + 32 of 200
+        (64, 192, 208, 1, True),  # 152 + 48 of 200, all of them
+        (64, 192, 210, 1, False),  # 153 + 48
+        (128, 192, 128, 1, False),  # 160 + 48 would fit into all that a thread has, and are spilled
         (64, 64, 64, 3, False),  # three consumers never have the room
     ],
 )
-def test_left_operands_stay_in_registers_with_a_tenth_to_spare(
+def test_left_operands_stay_in_registers_with_a_sixth_to_spare(
     columns: int, depth: int, width: int, groups: int, stays: bool
 ) -> None:
     (loop,) = loops(columns=columns, depth=depth, width=width, rows=64).loops
@@ -171,14 +171,14 @@ def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(groups
 @pytest.mark.parametrize(
     ("text", "sizes", "groups", "reason"),
     [
-        ("attention", {"columns": 128, "width": 128}, 2, ""),  # sums of 128 columns and weights: 160 of 216
-        ("attention", {"columns": 256, "width": 48}, 2, ""),  # 216, all of them
-        ("attention", {"columns": 256, "width": 50}, 2, "tiles need 217 registers a thread of 216"),
-        ("attention", {"columns": 128, "width": 96, "rows": 192}, 3, ""),  # 144
-        ("attention", {"columns": 128, "width": 64, "rows": 192}, 3, ""),  # 128 of 144
-        ("attention", {"columns": 128, "width": 128, "rows": 192}, 3, "tiles need 160 registers a thread of 144"),
+        ("attention", {"columns": 128, "width": 128}, 2, ""),  # sums of 128 columns and weights: 160 of 210
+        ("attention", {"columns": 256, "width": 36}, 2, ""),  # 210, all of them
+        ("attention", {"columns": 256, "width": 38}, 2, "tiles need 211 registers a thread of 210"),
+        ("attention", {"columns": 128, "width": 88, "rows": 192}, 3, ""),  # 140
+        ("attention", {"columns": 128, "width": 64, "rows": 192}, 3, ""),  # 128 of 140
+        ("attention", {"columns": 128, "width": 128, "rows": 192}, 3, "tiles need 160 registers a thread of 140"),
         ("fresh", {"columns": 128}, 2, ""),
-        ("fresh", {"columns": 256}, 2, "tiles need 256 registers a thread of 216"),
+        ("fresh", {"columns": 256}, 2, "tiles need 256 registers a thread of 210"),
         ("added", {"columns": 256}, 2, ""),
         ("added", {"columns": 204, "rows": 192}, 3, ""),  # 102 and 26 of 128
         ("added", {"columns": 206, "rows": 192}, 3, "an instruction of 206 columns does not fit 3 consumers"),
@@ -187,7 +187,7 @@ def test_consumers_and_the_loader_share_the_registers_of_a_multiprocessor(groups
     ],
     ids=str,
 )
-def test_sums_fit_nine_tenths_of_the_registers(text: str, sizes: dict[str, int], groups: int, reason: str) -> None:
+def test_sums_fit_seven_eighths_of_the_registers(text: str, sizes: dict[str, int], groups: int, reason: str) -> None:
     found = loops(text, **sizes)
     if reason:
         with pytest.raises(NotRecognised, match=reason):
@@ -372,7 +372,7 @@ def test_rows_take_no_registers_but_tiles_do() -> None:
     ("width", "groups", "fast_math", "chosen"),
     [
         (128, 2, True, "lazy"), (128, 3, True, "lazy"), (128, 2, False, "late"), (128, 3, False, "late"),
-        (64, 3, True, "lazy"), (64, 3, False, "each"), (64, 2, True, "each"), (256, 2, True, "each"),
+        (64, 3, True, "lazy"), (64, 3, False, "each"), (64, 2, True, "each"), (256, 2, True, "lazy"),
         (64, 0, True, "lazy"), (128, 0, False, "each"),
     ],
 )  # fmt: skip
@@ -382,11 +382,12 @@ def test_when_sums_are_rescaled(width: int, groups: int, fast_math: bool, chosen
 
 def test_attention_that_gluon_is_known_to_compute_faster() -> None:
     assert drawback(loops(rows=64), 1, A_PLAN, PLENTY).startswith("blocks of 64 rows leave one consumer alone")
-    for name in ("columns", "depth", "width"):
-        said = {extent: drawback(loops(**{name: extent}), 2, A_PLAN, PLENTY) for extent in (32, 64, 128, 256)}
+    for name, most in (("columns", 128), ("depth", 256), ("width", 256)):
+        said = {extent: drawback(loops(**{name: extent}), 2, A_PLAN, PLENTY) for extent in (32, 64, 128, 256, 512)}
         assert (said[64], said[128], drawback(loops(**{name: 128}), 3, A_PLAN, PLENTY)) == ("", "", "")
-        assert said[32] == "a tile's extent 32 is not from 64 to 128"
-        assert said[256] == "a tile's extent 256 is not from 64 to 128"
+        assert said[32] == f"a tile's extent 32 is not from 64 to {most}"
+        assert said[2 * most] == f"a tile's extent {2 * most} is not from 64 to {most}"
+        assert (said[256] == "") == (most == 256)
 
 
 def test_each_loop_of_two_products_has_one_that_waits() -> None:

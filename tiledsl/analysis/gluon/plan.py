@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from tiledsl.analysis.gluon.schedule import divided, instruction_columns
+from tiledsl.analysis.gluon.schedule import block, divided, instruction_columns
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
     NotRecognised,
@@ -28,9 +29,10 @@ BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
 LEAST_CONSUMERS = 2
-LEAST_EXTENT, MOST_EXTENT = 64, 128
+LEAST_EXTENT, MOST_EXTENT, MOST_HEAD = 64, 128, 256  # columns of scores, and of heads, in parts of 32 or more
+LEAST_PART = 32
 MEASURED_ROWS = 128  # of sums, where a loop also adds products to memory
-WIDE = 128  # columns of an accumulator that are worth to be multiplied late, or not at all
+WIDE = 96  # columns of an accumulator that are worth to be multiplied late, or not at all
 MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-scaled products
 
 
@@ -77,7 +79,7 @@ def make_plan(
 
 def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
     columns_of, threads = warps // 4 if groups == 1 else groups, groups * warps
-    limit = CONSUMER_REGISTERS[columns_of] * 9 // 10
+    limit = CONSUMER_REGISTERS[columns_of] * 7 // 8
     for loop in found.loops:
         needed = live_registers(loop, threads, groups == 1 and warps > 4)
         if needed > limit:
@@ -92,13 +94,14 @@ def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
 
 
 def fits_registers(loop: TileLoop, groups: int) -> bool:
-    """Whether the fragments of the first product's left operand fit beside the tiles of a turn, with a tenth of the
-    registers to spare: the sums, and what is computed from the first."""
-    first = loop.products[0]
-    columns = first.out.shape[1]
-    width = sum(product.out.shape[1] for product in loop.late if product.out in loop.op.yielded)
-    tiles = columns // 2 + width // 2 + columns // 4
-    return tiles + first.a.shape[1] // 4 <= CONSUMER_REGISTERS[groups] * 9 // 10 and groups < 3
+    """Whether the fragments of left operands that all turns read fit beside the tiles of a turn, with a sixth of the
+    registers to spare: the sum, and what is computed from the first product. Beside several sums ptxas spills some."""
+    columns = loop.products[0].out.shape[1]
+    sums = [product.out.shape[1] for product in loop.late if product.out in loop.op.yielded]
+    kept = dict.fromkeys(block(product.a) for product in loop.products)
+    depth = sum(load.out.shape[1] for load in kept if load is not None and load not in loop.loads)
+    tiles = columns // 2 + sum(sums) // 2 + columns // 4
+    return tiles + depth // 4 <= CONSUMER_REGISTERS[groups] * 5 // 6 and groups < 3 and len(sums) == 1
 
 
 def products_in_flight(loop: TileLoop, groups: int) -> int:
@@ -126,8 +129,8 @@ def loads_beside(loop: TileLoop) -> list[Operation]:
 def rescaling(found: TileLoops, groups: int, fast_math: bool) -> str:
     """When loops should rescale their sums, as measured on an H200: "each" step at once, "late" or "lazy"."""
     lazy = "lazy" if fast_math else "each"
-    width = next((product.out.shape[1] for product in found.loops[0].late), 0)
-    if groups and width == WIDE:
+    width = sum(product.out.shape[1] for product in found.loops[0].late)
+    if groups and width >= WIDE:
         return "lazy" if fast_math else "late"
     return lazy if groups in (0, 3) else "each"
 
@@ -136,8 +139,7 @@ def drawback(found: TileLoops, groups: int, plan: Plan, shared_bytes: int) -> st
     """Why Triton should write these loops although Gluon could; empty if Gluon is faster, as measured on an H200.
 
     Where a multiprocessor has room for two blocks of one group, one computes while the other waits. With one consumer,
-    nothing hides row-wise updates. With fewer than 64 keys or columns, barriers cost more than products; more than 128
-    leave room for only 64 keys, and have not been measured.
+    nothing hides row-wise updates. With fewer than 64 keys or columns, barriers cost more than products.
     """
     several = max(len(loop.products) for loop in found.loops)
     if not groups and all(loop.adds for loop in found.loops):
@@ -150,16 +152,27 @@ def drawback(found: TileLoops, groups: int, plan: Plan, shared_bytes: int) -> st
         return blocks if 2 * plan.least <= shared_bytes else ""
     if several == 1:
         return _product_drawback(found.loops[0], groups, plan.stages)
-    if several > 2 or not all(loop.late for loop in found.loops):
+    if not all(map(_weighs, found.loops)):
         return f"a loop has {several} products, of which none or not one alone waits for the others"
     if groups < LEAST_CONSUMERS:
         rows = found.products[0].out.shape[0]
         return f"blocks of {rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"
-    for product in found.loops[0].products:
-        for extent in (product.out.shape[1], product.a.shape[1]):
-            if not LEAST_EXTENT <= extent <= MOST_EXTENT:
-                return f"a tile's extent {extent} is not from {LEAST_EXTENT} to {MOST_EXTENT}"
+    late = found.loops[0].late
+    early = [product for product in found.loops[0].products if product not in late]
+    keys, heads = [early[0].out.shape[1]], [[each.a.shape[1] for each in early], [each.out.shape[1] for each in late]]
+    for parts, most in ((keys, MOST_EXTENT), *((each, MOST_HEAD) for each in heads)):
+        if not LEAST_EXTENT <= sum(parts) <= most or min(parts) < LEAST_PART:
+            parted = f", in parts of {LEAST_PART} or more" if len(parts) > 1 else ""
+            return f"a tile's extent {' + '.join(map(str, parts))} is not from {LEAST_EXTENT} to {most}{parted}"
     return ""
+
+
+def _weighs(loop: TileLoop) -> bool:
+    """Whether a loop computes one tile of scores, in a row of products, and adds up what it weighs, in parts."""
+    late = loop.late
+    early = [product for product in loop.products if product not in late]
+    is_one = all(after.accumulator is before.out for before, after in pairwise(early))
+    return bool(late) and is_one and len({product.a for product in late}) == 1
 
 
 def _product_drawback(loop: TileLoop, groups: int, stages: int) -> str:

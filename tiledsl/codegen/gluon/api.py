@@ -133,27 +133,27 @@ def _unpacked(x, layout: gl.constexpr):
 
 
 def rescaled(width: int) -> str:
-    """A function that multiplies an accumulator of 64 rows and so many columns by a factor for each row.
+    """A function, named by the width, that multiplies 64 rows and so many columns of a sum by a factor for each row.
 
     It is for the layout of matrix instructions: a thread has pairs of columns, of one row and of the one 8 below it in
     turn, and so two factors. A warp whose factors are all 1 jumps over the multiplications.
     """
     held = width // 2  # elements of a thread
-    return f'''_RESCALE = gl.constexpr(
+    return f'''_RESCALE_{width} = gl.constexpr(
     "{{ .reg .pred p, q; "
     "setp.neu.f32 p, ${2 * held}, 0f3F800000; setp.neu.f32 q, ${2 * held + 2}, 0f3F800000; or.pred p, p, q; "  # of 1.0
     "vote.sync.any.pred p, p, 0xffffffff; @!p bra DONE; "
     + " ".join(f"mul.f32 ${{i}}, ${{i}}, ${{{2 * held} + i}};" for i in range({held}))
     + " DONE: }}"
 )
-_RESCALE_OPERANDS = gl.constexpr(",".join([*["=f"] * {held}, *map(str, range({held})), *["f"] * {held}]))
+_RESCALE_{width}_OPERANDS = gl.constexpr(",".join([*["=f"] * {held}, *map(str, range({held})), *["f"] * {held}]))
 
 
 @gluon.jit
-def _rescaled(acc, factor):
+def _rescaled_{width}(acc, factor):
     """acc * factor; a warp whose factors are all 1 has nothing to do."""
     return gl.inline_asm_elementwise(
-        _RESCALE, _RESCALE_OPERANDS, [acc, factor], dtype=gl.float32, is_pure=True, pack={held}
+        _RESCALE_{width}, _RESCALE_{width}_OPERANDS, [acc, factor], dtype=gl.float32, is_pure=True, pack={held}
     )'''
 
 

@@ -15,13 +15,15 @@ from tiledsl.ir.core import Operation, Value
 
 @dataclass(frozen=True)
 class Layouts:
-    """Names of a kernel's layouts: of tiles, by their shape, and of one value for each row, by the number of rows.
+    """Names of a kernel's layouts: of tiles, by their shape, and of one value for each row, by the number of rows; and
+    how many columns of a tile that is rescaled a warp has, by its shape.
 
     A value for each row, or for each column, lies as the first tile does that has so many.
     """
 
     tiles: Mapping[tuple[int, ...], str]
     rows: Mapping[int, str]
+    widths: Mapping[tuple[int, ...], int]
 
     def of(self, shape: tuple[int, ...]) -> str:
         """The layout of a tensor."""
@@ -116,7 +118,7 @@ class GluonExpressions(Expressions):
         if len(op.factor.shape) == 1:
             factor = self._as_wanted(Expression(f"{factor.at(8)}[:, None]"), (op.out.shape[0], 1))
         if op.skip:
-            return Expression(f"_rescaled({acc.text}, {factor.text})")
+            return Expression(f"_rescaled_{self.layouts.widths[op.out.shape]}({acc.text}, {factor.text})")
         return Expression(f"{acc.at(MULTIPLY)} * {factor.at(MULTIPLY)}", MULTIPLY)
 
 

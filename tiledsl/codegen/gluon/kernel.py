@@ -86,8 +86,8 @@ class GluonKernelWriter(SpecializedWriter):
         self.outer = [op for op in fors if not inside.isdisjoint(op.nests()[1:])]
         self.has_before = ""  # a condition on arrivals for the turn before
         skipped = [op.out.shape for op in launch.body.walk() if isinstance(op, gluon.RescaleOp) and op.skip]
-        if skipped:
-            self.helpers = (api.rescaled(skipped[0][1] // divided(skipped[0], self.plan.warps)[1]),)
+        self.widths = {shape: shape[1] // divided(shape, self.plan.warps)[1] for shape in skipped}
+        self.helpers = tuple(map(api.rescaled, sorted({*self.widths.values()})))
         if self.plan.op.packed:
             self.helpers = (*self.helpers, api.packed(self.plan.products[-1].a.dtype))
         super().__init__(launch, module_names)
@@ -109,7 +109,7 @@ class GluonKernelWriter(SpecializedWriter):
             if shape not in self.operand_layouts and self.plan.reads_registers(product):
                 text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width=2)"
                 self.operand_layouts[shape] = self.define(module_names, f"OPERAND_{shape[0]}_{shape[1]}", text)
-        return Layouts(tiles, rows)
+        return Layouts(tiles, rows, self.widths)
 
     def make_variables(self) -> LoopVariables:
         return LoopVariables(self.launch.body, self.names, self.plan)

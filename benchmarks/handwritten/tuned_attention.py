@@ -1,8 +1,8 @@
 """Attention forward in Triton by hand, tuned by its own tuner: a yardstick.
 
 Two variants with the same walk over the keys, whole tiles first and masked ones (the diagonal, the ragged end) last:
-loads through pointers, and through tensor descriptors. Exponentials are powers of two. SINK: each head has a logit that
-takes part in the softmax and has no value.
+loads through pointers, and through tensor descriptors, which fill heads up to a power of two with zeros. Exponentials
+are powers of two. SINK: each head has a logit that takes part in the softmax and has no value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def _keys(
     BLOCK_N: tl.constexpr, DIM: tl.constexpr, STAGES: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, BLOCK_N)
-    offs = columns[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    if not DESCRIPTORS:
+        offs = columns[:, None] * DIM + tl.arange(0, DIM)[None, :]
     for n in tl.range(start, end, BLOCK_N, num_stages=STAGES):
         if DESCRIPTORS:
             k = k_source.load([first_row + n, 0])
@@ -61,7 +62,8 @@ def _keys(
 def attention_kernel(
     q_source, k_source, v_source, O, LSE, sinks, heads, kv_heads, queries, keys, scale,
     DTYPE: tl.constexpr, DESCRIPTORS: tl.constexpr, CAUSAL: tl.constexpr, SINK: tl.constexpr, WINDOW: tl.constexpr,
-    EVEN: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    EVEN: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     # The longest walks of a causal launch start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
@@ -71,15 +73,15 @@ def attention_kernel(
     kv_row = (b * kv_heads + head // (heads // kv_heads)) * keys
     rows = tl.arange(0, BLOCK_M)
     inside = start_m + rows < queries
-    offs = rows[:, None] * DIM + tl.arange(0, DIM)[None, :]
     if DESCRIPTORS:
         q = q_source.load([q_row, 0])
         k_place, v_place = k_source, v_source
     else:
+        offs = rows[:, None] * DIM + tl.arange(0, DIM)[None, :]
         q = tl.load(q_source + q_row.to(tl.int64) * DIM + offs, mask=inside[:, None], other=0.0)
         k_place, v_place = k_source + kv_row.to(tl.int64) * DIM, v_source + kv_row.to(tl.int64) * DIM
 
-    acc = tl.zeros((BLOCK_M, DIM), tl.float32)
+    acc = tl.zeros((BLOCK_M, VALUE_WIDTH), tl.float32)
     if SINK:
         highest = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head) * 1.4426950408889634
         total = tl.full((BLOCK_M,), 1.0, tl.float32)
@@ -107,15 +109,19 @@ def attention_kernel(
             DESCRIPTORS, True, CAUSAL, BLOCK_N, DIM, STAGES, WINDOW,
         )  # fmt: skip
     acc = acc / total[:, None]
-    tl.store(O + q_row.to(tl.int64) * DIM + offs, acc.to(DTYPE), mask=inside[:, None])
+    columns = tl.arange(0, VALUE_WIDTH)[None, :]
+    stored = inside[:, None]
+    if VALUE_WIDTH != VALUE_DIM:
+        stored = stored & (columns < VALUE_DIM)
+    tl.store(O + q_row.to(tl.int64) * VALUE_DIM + rows[:, None] * VALUE_DIM + columns, acc.to(DTYPE), mask=stored)
     tl.store(LSE + q_row + rows, highest + tl.math.log2(total), mask=inside)
 
 
 def _set_blocks(arguments: dict[str, Any]) -> None:
-    m, n, dim = arguments["BLOCK_M"], arguments["BLOCK_N"], arguments["DIM"]
-    arguments["q_source"].block_shape = [m, dim]
-    arguments["k_source"].block_shape = [n, dim]
-    arguments["v_source"].block_shape = [n, dim]
+    m, n, width = arguments["BLOCK_M"], arguments["BLOCK_N"], triton.next_power_of_2(arguments["DIM"])
+    arguments["q_source"].block_shape = [m, width]
+    arguments["k_source"].block_shape = [n, width]
+    arguments["v_source"].block_shape = [n, arguments["VALUE_WIDTH"]]
 
 
 def _configs(hook: Any) -> list[Any]:
@@ -140,13 +146,15 @@ def _launch(descriptors: bool, causal: bool, sink: bool, window: int) -> Any:
         batch, heads, queries, dim = q.shape
         kv_heads, keys = k.shape[1:3]
         lse = outputs[1] if len(outputs) > 1 else _scratch((batch, heads, queries), q.device)
-        sources = [each.view(-1, dim) for each in (q, k, v)]
+        value_dim = v.shape[-1]
+        sources = [each.view(-1, each.shape[-1]) for each in (q, k, v)]
         if descriptors:
             sources = [descriptor(each) for each in sources]
         kernel[lambda meta: (triton.cdiv(queries, meta["BLOCK_M"]), heads, batch)](
             *sources, out, lse, inputs[3] if sink else lse, heads, kv_heads, queries, keys,
             math.log2(math.e) / math.sqrt(dim), DTYPE=_TORCH_TO_TRITON[q.dtype], DESCRIPTORS=descriptors,
-            CAUSAL=causal, SINK=sink, WINDOW=window, DIM=dim,
+            CAUSAL=causal, SINK=sink, WINDOW=window, DIM=dim, VALUE_DIM=value_dim,
+            VALUE_WIDTH=triton.next_power_of_2(value_dim),
         )  # fmt: skip
 
     return launch
@@ -163,11 +171,17 @@ def _scratch(shape: tuple[int, ...], device: Any) -> Any:
     return _lse[key]
 
 
+def _is_plain(inputs: Any) -> bool:
+    """Whether all heads are equally long, and that is a power of two."""
+    dim, value_dim = (each.shape[-1] for each in inputs[1:3])
+    return bool(dim == value_dim == triton.next_power_of_2(dim))
+
+
 def attention_variants(causal: bool, *, sink: bool = False, window: int = 0, ragged: bool = False) -> list[Variant]:
     """The ways to write attention over q, k, v (and sinks). ragged: descriptors would read on into the next head, whose
     keys are masked but whose values may be NaN, so pointers only."""
-    key = ["heads", "kv_heads", "queries", "keys", "DIM", "CAUSAL", "SINK", "WINDOW"]
-    variants = [Variant("pointers", _kernel, _configs(None), key, _launch(False, causal, sink, window))]
+    key = ["heads", "kv_heads", "queries", "keys", "DIM", "VALUE_DIM", "CAUSAL", "SINK", "WINDOW"]
+    variants = [Variant("pointers", _kernel, _configs(None), key, _launch(False, causal, sink, window), _is_plain)]
     if not ragged:
         launch = _launch(True, causal, sink, window)
         variants.insert(0, Variant("descriptors", _kernel, _configs(_set_blocks), key, launch, takes_descriptors))

@@ -49,12 +49,14 @@ def one_loop_attention(
     block_N=128,
     num_stages=2,
     threads=256,
+    value_dim=0,
 ):
     """O = softmax(Q K^T / sqrt(dim)) V, shapes as in examples/attention.py.
 
     Causal: queries and keys are as many. With a window, causal too.
     """
     group = heads // kv_heads
+    value_dim = value_dim or dim
     scale = math.log2(math.e) / math.sqrt(dim)
     masked = causal or keys % block_N != 0
 
@@ -62,17 +64,17 @@ def one_loop_attention(
     def one_loop_attention(
         Q: T.Tensor((batch, heads, queries, dim), dtype),
         K: T.Tensor((batch, kv_heads, keys, dim), dtype),
-        V: T.Tensor((batch, kv_heads, keys, dim), dtype),
-        O: T.Tensor((batch, heads, queries, dim), dtype),
+        V: T.Tensor((batch, kv_heads, keys, value_dim), dtype),
+        O: T.Tensor((batch, heads, queries, value_dim), dtype),
     ):
         with T.Kernel(T.ceildiv(queries, block_M), heads, batch, threads=threads) as (bx, head, b):
             q = T.alloc_shared((block_M, dim), dtype)
             k = T.alloc_shared((block_N, dim), dtype)
-            v = T.alloc_shared((block_N, dim), dtype)
-            o = T.alloc_shared((block_M, dim), dtype)
+            v = T.alloc_shared((block_N, value_dim), dtype)
+            o = T.alloc_shared((block_M, value_dim), dtype)
             scores = T.alloc_fragment((block_M, block_N), "float32")
             weights = T.alloc_fragment((block_M, block_N), dtype)
-            acc = T.alloc_fragment((block_M, dim), "float32")
+            acc = T.alloc_fragment((block_M, value_dim), "float32")
             highest = T.alloc_fragment((block_M,), "float32")
             previous = T.alloc_fragment((block_M,), "float32")
             rescale = T.alloc_fragment((block_M,), "float32")
@@ -111,11 +113,11 @@ def one_loop_attention(
                 for i in T.Parallel(block_M):
                     total[i] = total[i] * rescale[i] + tile_total[i]
                 T.copy(scores, weights)
-                for i, j in T.Parallel(block_M, dim):
+                for i, j in T.Parallel(block_M, value_dim):
                     acc[i, j] *= rescale[i]
                 T.copy(V[b, head // group, tile * block_N, 0], v)
                 T.gemm(weights, v, acc, policy=T.GemmWarpPolicy.FullRow)
-            for i, j in T.Parallel(block_M, dim):
+            for i, j in T.Parallel(block_M, value_dim):
                 acc[i, j] /= total[i]
             T.copy(acc, o)
             T.copy(o, O[b, head, bx * block_M, 0])

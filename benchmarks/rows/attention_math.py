@@ -33,7 +33,7 @@ def pieces(q: Any, k: Any) -> Iterator[tuple[int, int, int, int, int]]:
 
 def forward(q: Any, k: Any, v: Any, causal: bool, sinks: Any = None, window: int = 0) -> tuple[Any, Any]:
     """softmax(Q K^T / sqrt(dim)) V in float32, and each row's logarithm to base 2 of its sum of exponentials."""
-    out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
+    out = torch.empty((*q.shape[:3], v.shape[3]), dtype=torch.float32, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     for b, head, kv, start, stop in pieces(q, k):
         scores = q[b, head, start:stop].float() @ k[b, kv].float().T * (q.shape[3] ** -0.5)

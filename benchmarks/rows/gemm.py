@@ -23,6 +23,7 @@ LARGE = [
     product(128, 256, 64, 3, 8, TMA), product(128, 128, 64, 4, 8, TMA), product(64, 256, 64, 4, 4, TMA),
     product(128, 64, 64, 4, 4, PERSISTENT), product(64, 128, 64, 4, 4), product(64, 64, 64, 5, 4),
     product(128, 256, 64, 3, 8, GLUON), product(128, 128, 64, 5, 8, GLUON), product(192, 128, 64, 4, 8, GLUON),
+    product(128, 320, 32, 4, 8, GLUON),
 ]  # fmt: skip
 _LAST_WAVES = [product(128, 256, 64, 3, 8, LAST_WAVE), product(192, 128, 64, 4, 8, LAST_WAVE)]
 _STRIPS = [(16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 3, 4), (16, 32, 128, 6, 2)]

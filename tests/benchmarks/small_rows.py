@@ -83,6 +83,7 @@ def rows() -> list[Row]:
         plain,
         *(only(plain, f"by hand, {each.name}", by_hand([each])) for each in tuned_attention.attention_variants(True)),
         attention.attention_row(1, 2, 2, 256, 16, False),
+        attention.attention_row(1, 2, 1, 160, 48, True, kind="gqa", value_dim=24),
         attention.attention_row(1, 2, 2, 100, 16, False, kind="ragged"),
         attention.attention_row(1, 2, 2, 100, 16, True, kind="ragged"),
         attention.attention_row(1, 2, 1, 160, 16, True, kind="sink"),

@@ -19,6 +19,7 @@ from tiledsl.legality import verdict
 from tiledsl.math_functions import MATH_FUNCTIONS
 from tiledsl.passes.legalize_arith.compare_and_swap import unmask_cas
 from tiledsl.passes.legalize_arith.dtypes import cast, check_legal, dtype_patterns
+from tiledsl.passes.legalize_arith.fields import FIELD_PATTERNS
 
 
 def _scalar(builder: Builder, number: bool | int | float, like: Value) -> Value:
@@ -209,6 +210,7 @@ def _patterns(kind: str, arch: int | str | None) -> Patterns:
             spell_out_function,
             subtract_before_scaling,
             shift_by_tensor,
+            *(FIELD_PATTERNS if kind == "cuda" else ()),
             *dtype_patterns(kind, arch),
         ]
     )

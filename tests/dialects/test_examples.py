@@ -22,6 +22,7 @@ TYPES: dict[str, dict[str, str]] = {
     "arith.select": {"c": "bool"},
     "arith.cast": {"x": "float32"},
     "arith.bitcast": {"x": "float32"},
+    "arith.field": {"w": "uint16"},
     "scf.yield": {"a": "int32", "b": "int32"},
     "scf.condition": {"c": "bool", "a": "int32"},
     "scf.for": {"lo": "int32", "hi": "int32", "step": "int32"},

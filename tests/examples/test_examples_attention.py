@@ -45,6 +45,12 @@ SINK: dict[str, dict[str, Any]] = {
     "rows that see only the sink": {"window": 0, "queries": 56, "keys": 40},
     "full tiles": {"window": 0, "queries": 32, "keys": 32, "kv_heads": 4},
 }
+FLOAT8: dict[str, dict[str, Any]] = {
+    "full tiles": {},
+    "causal": {"causal": 1},
+    "causal, ragged": {"queries": 41, "keys": 56, "causal": 1},
+    "ragged, one head": {"queries": 40, "keys": 50, "heads": 1, "kv_heads": 1},
+}
 BACKWARD: dict[str, dict[str, Any]] = {
     "ragged": {},
     "causal": {"causal": 1},
@@ -56,9 +62,11 @@ BACKWARD: dict[str, dict[str, Any]] = {
 }
 CASES = [
     pytest.param(name, options, id=f"{name}: {case}")
-    for name, cases in {"attention": ATTENTION, "attention_sink": SINK, "attention_backward": BACKWARD}.items()
+    for name, cases in {
+        "attention": ATTENTION, "attention_sink": SINK, "attention_fp8": FLOAT8, "attention_backward": BACKWARD,
+    }.items()
     for case, options in cases.items()
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.codegen.functions import TRITON_TYPES, literal
+from tiledsl.codegen.functions import TRITON_TYPES, field_function, literal
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import arith, tensor, triton
 from tiledsl.dialects.arith import constant_of, rounded
@@ -54,6 +54,7 @@ class Expressions:
 
     variables: Variables
     combine_functions: set[str] = field(default_factory=set)
+    field_functions: dict[str, str] = field(default_factory=dict)  # texts by name
     uses_libdevice: bool = False
 
     # Values
@@ -235,6 +236,11 @@ class Expressions:
             return Expression(f"tl.cast({inner.text}, {TRITON_TYPES[op.out.dtype]}, bitcast=True)")
         return Expression(f"{inner.at(ATOM)}.to({TRITON_TYPES[op.out.dtype]}, bitcast=True)")
 
+    def field(self, op: arith.FieldOp) -> Expression:
+        name, text = field_function(op.source.dtype, op.out.dtype, op.shift, op.mask, op.bits)
+        self.field_functions[name] = text
+        return Expression(f"{name}({self.text(op.source)})")
+
     def negate(self, op: arith.NegOp) -> Expression:
         return Expression(f"-{self.value(op.source).at(UNARY)}", UNARY)
 
@@ -414,6 +420,7 @@ _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {
     arith.SelectOp: Expressions.select,
     arith.CastOp: Expressions.cast,
     arith.BitcastOp: Expressions.bitcast,
+    arith.FieldOp: Expressions.field,
     arith.NegOp: Expressions.negate,
     arith.NotOp: Expressions.invert,
     arith.MathOp: Expressions.math,

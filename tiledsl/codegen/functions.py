@@ -43,6 +43,35 @@ def combine_function(name: str) -> str:
     return f"@triton.jit\ndef {name}({arguments}):\n    return {COMBINE_FUNCTIONS[name]}"
 
 
+def field_function(source: str, out: str, shift: int, mask: int, bits: int) -> tuple[str, str]:
+    """The name and the text of a function that is arith.field.
+
+    It takes pairs of elements, which neither LLVM nor ptxas finds. A shift of a pair takes bits along from one element
+    to the other, but none that the mask has.
+    """
+    name = f"_field_{shift}_{mask:x}_{bits:x}_{source}_{out}"
+    words = 2 if source == "uint8" else 1
+    steps = []
+    for word in range(words):
+        steps.append(f"prmt.b32 t, $2, 0, 0x4{2 * word + 1}4{2 * word};" if words == 2 else "")
+        if shift:
+            steps.append(f"shr.b32 t, {'t' if words == 2 else '$1'}, {shift};")
+        given = "t" if words == 2 or shift else "$1"
+        steps.append(f"lop3.b32 ${word}, {given}, {mask * 0x10001:#x}, {bits * 0x10001:#x}, 0xea;")
+    text = " ".join(["{ .reg .b32 t;", *filter(None, steps), "}"])
+    constraints = ",".join(["=r"] * words + ["r"])
+    return (
+        name,
+        f'''@triton.jit
+def {name}(x):
+    """((x >> {shift}) & {mask:#x}) | {bits:#x}, as {out}, for each element."""
+    return tl.inline_asm_elementwise(
+        "{text}",
+        "{constraints}", [x], dtype={TRITON_TYPES[out]}, is_pure=True, pack={2 * words},
+    )''',
+    )
+
+
 def literal(number: bool | int | float, dtype: str) -> str:
     """A Python literal of this value; short where fewer digits give the same float32."""
     if not isinstance(number, float):

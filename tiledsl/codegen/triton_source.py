@@ -52,6 +52,7 @@ def emit(root: Operation) -> EmittedModule:
         supporting.append(MULTIPROCESSORS)
         imports[:0] = ["import functools", ""]
     combining: set[str] = set()
+    fields: dict[str, str] = {}
     uses_libdevice = False
     overlapped = False
     functions: list[list[str]] = []
@@ -66,11 +67,13 @@ def emit(root: Operation) -> EmittedModule:
         functions.append(writer.write())
         helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions
+        fields |= writer.expressions.field_functions
         uses_libdevice |= writer.expressions.uses_libdevice
         overlapped |= writer.is_overlapped
         kernels.append(_description(launch, writer))
     functions.append(HostWriter(root, module_names).write(entry, into))
     functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
+    functions[:0] = [fields[name].splitlines() for name in sorted(fields)]
     functions += [text.splitlines() for text in supporting]
     if uses_gluon:
         imports += api.imports(any("warpgroup_mma_init(" in line for lines in functions for line in lines))

@@ -499,6 +499,36 @@ class BitcastOp(Elementwise):
             raise ValueError(f"{self.source.dtype} and {self.out.dtype} differ in width")
 
 
+class FieldOp(Elementwise):
+    """A field of an unsigned integer beside other bits: ((source >> shift) & mask) | bits, as a type of 16 bits.
+
+    With the bits of 1024.0 (0x6400), a float16 is 1024 plus the field, if that has 10 bits at most: what a conversion
+    of many small integers takes but one operation for each pair of them.
+
+    Example: `%y = arith.field %w {shift = 8, mask = 15, bits = 25600} : float16`
+    """
+
+    name = "arith.field"
+    source = operand(ScalarType, TensorType)
+    shift = attr(int)
+    mask = attr(int)
+    bits = attr(int)
+    out = result(ScalarType, TensorType)
+
+    def result_dtype(self) -> str:
+        return self.out.dtype
+
+    def verify(self) -> None:
+        super().verify()
+        source, out = ELEMENTS[self.source.dtype], ELEMENTS[self.out.dtype]
+        if source.kind != "uint" or source.bits not in (8, 16) or out.bits != 16:
+            raise ValueError(f"a field of {self.source.dtype} as {self.out.dtype}")
+        if self.mask & self.bits or not (self.shift >= 0 <= self.bits < 1 << 16):
+            raise ValueError(f"bits {self.bits:#x} do not lie beside a field of mask {self.mask:#x}")
+        if not 0 < self.mask << self.shift < 1 << source.bits:
+            raise ValueError(f"{self.source.dtype} has no field of mask {self.mask:#x} from bit {self.shift} on")
+
+
 class NegOp(Elementwise):
     """Example: `%y = arith.neg %x : float32`"""
 

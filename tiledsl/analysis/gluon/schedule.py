@@ -15,6 +15,7 @@ from tiledsl.analysis.gluon.slices import dependents, needed_for, only_for_loads
 from tiledsl.dialects import gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS
 
 ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
 MOST_COLUMNS = 256  # of an instruction
@@ -234,6 +235,11 @@ def is_stored(product: tensor.DotOp, warps: int) -> bool:
     """Whether a product's left operand is computed, and passes through shared memory."""
     is_transposed = in_order(product.a) is not product.a
     return block(product.a) is None and (is_transposed or divided(product.out.shape, warps)[1] > 1)
+
+
+def in_words(product: tensor.DotOp) -> bool:
+    """Whether a left operand that is in registers lies there in words, four elements in each."""
+    return ELEMENTS[product.a.dtype].bits == 8
 
 
 def instruction_columns(shape: tuple[int, ...], warps: int) -> int:

@@ -268,10 +268,11 @@ def _check_loop(loop: TileLoop) -> None:
 
 def _check_product(dot: tensor.DotOp, warps: int) -> None:
     left, right, computed = block(dot.a), block(dot.b), in_order(dot.a)
-    dtypes = HALVES if left is None else (*HALVES, *BYTES)
     (rows, depth), columns = dot.a.shape, dot.out.shape[1]
-    if dot.a.dtype not in dtypes or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":
+    if dot.a.dtype not in (*HALVES, *BYTES) or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":
         raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype} added up in {dot.out.dtype}", dot)
+    if left is None and dot.a.dtype in BYTES and not is_stored(dot, warps or 4) and not _is_rounded(dot.a):
+        raise NotRecognised(f"a product's left operand of {dot.a.dtype} is no conversion of float32 for it alone", dot)
     if right is None:
         raise NotRecognised("a product's right operand is not a loaded tile", dot)
     if computed is not dot.a and (left is not None or not warps):
@@ -290,6 +291,12 @@ def _check_product(dot: tensor.DotOp, warps: int) -> None:
         if extent not in extents or extent < least:
             reason = f"a tile's extent {extent} is not a power of two from {least} to {extents[-1]}"
             raise NotRecognised(reason, dot)
+
+
+def _is_rounded(value: Value) -> bool:
+    """Whether a tile is made of one of float32 for products alone."""
+    made = isinstance(value.op, arith.CastOp) and value.op.source.dtype == "float32"
+    return made and all(isinstance(user, tensor.DotOp) for user in value.uses)
 
 
 def _check_produced(values: Iterable[Value], op: Operation) -> None:

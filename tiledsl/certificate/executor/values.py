@@ -262,11 +262,22 @@ def scan(op: Operation, dtype: str, algebra: Algebra) -> Callable[..., Any]:
     return algebra.recurrence(axis, dtype) if kind == "linear" else algebra.scan(kind, axis, reverse, dtype)
 
 
+def field(algebra: Algebra, dtype: str, shift: int, mask: int, bits: int) -> Callable[..., Any]:
+    """What arith.field does to arrays of integers."""
+    cast = algebra.bitcast("uint16", dtype)
+    return lambda value: cast(scalar((np.asarray(value).astype(np.uint16) >> shift) & mask | bits).astype(np.uint16))
+
+
+def _field(op: Operation, algebra: Algebra) -> Callable[..., Any]:
+    return field(algebra, op.results[0].dtype, *(op.attributes[name] for name in ("shift", "mask", "bits")))
+
+
 _FUNCTIONS: dict[str, Callable[[Operation, Algebra], Callable[..., Any]]] = {
     **{f"arith.{name}": _binary for name in BINARY},
     "arith.cmp": lambda op, algebra: algebra.compare(op.attributes["predicate"], op.operands[0].dtype),
     "arith.cast": lambda op, algebra: algebra.cast(op.operands[0].dtype, op.results[0].dtype),
     "arith.bitcast": lambda op, algebra: algebra.bitcast(op.operands[0].dtype, op.results[0].dtype),
+    "arith.field": _field,
     "arith.neg": lambda op, algebra: algebra.negate(op.operands[0].dtype),
     "arith.not": lambda op, algebra: np.invert,
     "arith.math": _math,

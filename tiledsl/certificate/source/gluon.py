@@ -10,6 +10,7 @@ without a fence between, and a barrier that is left amid a phase.
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from tiledsl.certificate.source.tensor import DType, Tensor, lift
 from tiledsl.certificate.source.triton import Descriptor, Language
 from tiledsl.ir.types import ELEMENTS
 
+_ROUNDING = re.compile(r"cvt\.rn\.satfinite\.(e4m3|e5m2)x2\.f32")
+_FLOAT8 = {"e4m3": "e4m3fn", "e5m2": "e5m2"}
+
 
 class Shared:
     """A view of shared memory. `place`: the same memory, before it was transposed or seen in another shape."""
@@ -31,6 +35,7 @@ class Shared:
     def __init__(self, language: GluonLanguage, array: np.ndarray, dtype: str, place: np.ndarray | None = None) -> None:
         self.language, self.array, self.element = language, array, dtype
         self.place = array if place is None else place
+        self.in_words = False
 
     def index(self, i: Any) -> Shared:
         if not 0 <= int(i) < len(self.array):
@@ -46,8 +51,18 @@ class Shared:
     def permute(self, order: Sequence[int]) -> Shared:
         return Shared(self.language, self.array.transpose(order), self.element, self.place)
 
+    def reinterpret(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
+        if dtype.name != "int32" or ELEMENTS[self.element].bits != 8 or math.prod(shape) * 4 != self.array.size:
+            raise ExecutorError(f"shared memory {self.array.shape} of {self.element} is no {shape} of {dtype.name}")
+        made = Shared(self.language, self.array.reshape(-1, shape[-1], 4), self.element, self.place)
+        made.in_words = True
+        return made
+
     def load(self, layout: Any) -> Tensor:
         self.language.places.now("load", self.place, self.language.here().warps)
+        if self.in_words:
+            parts = [Tensor(self.language.algebra, self.array[..., n].copy(), self.element) for n in range(4)]
+            return Words(parts)
         return Tensor(self.language.algebra, self.array.copy(), self.element)
 
     def store(self, value: Tensor) -> None:
@@ -230,6 +245,42 @@ class Packed(Tensor):
         self.halves = even, odd
 
 
+class Words(Tensor):
+    """Fours of 8-bit values, as 32-bit integers that are only kept, or moved together: `array` has their numbers."""
+
+    def __init__(self, parts: Sequence[Tensor], numbers: np.ndarray | None = None, whole: Words | None = None) -> None:
+        shape = parts[0].shape
+        numbers = np.arange(math.prod(shape), dtype=np.int32).reshape(shape) if numbers is None else numbers
+        super().__init__(parts[0].algebra, numbers, "int32")
+        self.parts, self.whole = parts, self if whole is None else whole
+
+    def like(self, array: Any) -> Words:
+        return Words(self.parts, np.asarray(array), self.whole)
+
+    def exchanged(self) -> Words:
+        """Of columns 2t, 2t + 1, 8 + 2t and 9 + 2t of 16 in word t, those from 4t on."""
+        rows, words = self.shape
+        columns = np.stack([part.array for part in self.parts], axis=-1).reshape(rows, words // 4, 4, 2, 2)
+        columns = columns.transpose(0, 1, 3, 2, 4).reshape(rows, words, 4)
+        return Words([self.parts[0].like(columns[..., n]) for n in range(4)])
+
+    def elements(self) -> OfWords:
+        """What words hold that are repeated four times each, side by side."""
+        number = self.array.reshape(-1, 4)
+        if (number != number[:, :1]).any():
+            raise ExecutorError("what is taken out of words is in another order")
+        found = np.stack([part.array.reshape(-1)[number[:, n]] for n, part in enumerate(self.parts)], axis=-1)
+        made = OfWords(self.algebra, found.reshape(self.shape), self.parts[0].element)
+        made.words = self.whole
+        return made
+
+
+class OfWords(Tensor):
+    """8-bit values that lie in the registers of `words`."""
+
+    words: Words
+
+
 class GluonLanguage(Language):
     """The functions of gluon.language and of its part for Hopper."""
 
@@ -262,6 +313,7 @@ class GluonLanguage(Language):
         language.allocate_shared_memory = self._allocate
         language.warp_specialize = self._specialize
         language.static_range = range
+        language.shared_memory_descriptor = Shared
         return language
 
     def hopper(self) -> SimpleNamespace:
@@ -363,7 +415,8 @@ class GluonLanguage(Language):
             product.finish()
             for access in product.reads:
                 access.ends = here.warps.now()
-            if isinstance(product.a, Tensor) and not any(each is product.a for each in deps):
+            held = product.a.words if isinstance(product.a, OfWords) else product.a
+            if isinstance(held, Tensor) and not any(each is held for each in deps):
                 raise ExecutorError("a wait does not name its product's operand in registers, which may be used again")
         values = tuple(
             each.value if isinstance(each, Product) and each.value is not None else each for each in deps
@@ -377,9 +430,14 @@ class GluonLanguage(Language):
         return a.like(np.stack([a.array, b.array], axis=-1))
 
     def _assemble(self, text: str, constraints: str, args: Sequence[Any], **options: Any) -> Any:
-        """Nothing; 0; two halves as one register or one as two; all elements multiplied unless all factors are 1."""
+        """Nothing; 0; two halves as one register or one as two, as four elements of 8 bits; words that lanes exchange;
+        all elements multiplied unless all factors are 1."""
         if not text:
-            return args[0]
+            return args[0].elements() if isinstance(args[0], Words) else args[0]
+        if (rounding := _ROUNDING.search(text)) and len(args) == 4:
+            return Words([each.to(DType(f"float8_{_FLOAT8[rounding.group(1)]}")) for each in args])
+        if "shfl.sync.idx" in text and isinstance(args[0], Words):
+            return args[0].exchanged()
         if not args and text == "mov.b32 $0, 0;":
             return lift(self.algebra, 0)
         if text.startswith("mov.b32 $0"):

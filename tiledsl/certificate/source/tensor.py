@@ -44,6 +44,9 @@ class Tensor:
             return Tensor(self.algebra, self.algebra.compare("ne", self.element)(self.array, zero), "bool")
         return Tensor(self.algebra, self.algebra.cast(self.element, dtype.name)(self.array), dtype.name)
 
+    def broadcast_to(self, shape: Sequence[int]) -> Tensor:
+        return self.like(np.broadcast_to(self.array, tuple(shape)))
+
     def __getitem__(self, places: Any) -> Tensor:
         places = places if isinstance(places, tuple) else (places,)
         if any(place is not None and place != slice(None) for place in places):

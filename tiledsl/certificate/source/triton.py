@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from tiledsl.certificate.algebra import Algebra, ExecutorError, Pair, prefixes
 from tiledsl.certificate.executor.blocks import block_places, store_block
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.executor.memory import atomically
-from tiledsl.certificate.executor.values import counted, gathered
+from tiledsl.certificate.executor.values import counted, field, gathered
 from tiledsl.certificate.source.tensor import DType, Tensor, common, lift, operands, spread
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -54,6 +55,10 @@ class Descriptor:
         store_block(self.array, indices, inside, value.to(DType(self.element)).array, combine)
 
 
+_LOP3 = re.compile(r"lop3\.b32 \$\d, \S+, (0x[0-9a-f]+), (0x[0-9a-f]+), 0xea;")
+_SHR = re.compile(r"shr\.b32 t, \S+, (\d+);")
+
+
 class Language:
     """The functions of triton.language in an algebra. `program` and `grid` are those of the program that runs."""
 
@@ -71,7 +76,8 @@ class Language:
             name: getattr(self, name)
             for name in (
                 "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast "
-                "where clamp reduce associative_scan gather histogram range device_assert device_print"
+                "where clamp reduce associative_scan gather histogram range device_assert device_print "
+                "inline_asm_elementwise"
             ).split()
         }
         own |= {f"{kind}imum": partial(self._extremum, kind) for kind in ("max", "min")}
@@ -140,6 +146,17 @@ class Language:
 
     def cast(self, x: Any, dtype: DType, bitcast: bool = False) -> Tensor:
         return self._lift(x).to(dtype, bitcast)
+
+    def inline_asm_elementwise(self, text: str, constraints: str, args: Sequence[Any], **options: Any) -> Tensor:
+        """Fields of integers, the only assembly that emitted text has."""
+        found = {each.group(1, 2) for each in _LOP3.finditer(text)}
+        shifts = {int(each) for each in _SHR.findall(text)} or {0}
+        if len(found) != 1 or len(shifts) != 1:
+            raise ExecutorError(f"assembly {text!r}")
+        ((mask, bits),), (shift,) = found, shifts
+        name = options["dtype"].name
+        made = field(self.algebra, name, shift, int(mask, 16) & 0xFFFF, int(bits, 16) & 0xFFFF)
+        return Tensor(self.algebra, made(args[0].array), name)
 
     # Shapes
 

@@ -132,6 +132,74 @@ def _unpacked(x, layout: gl.constexpr):
     return gl.convert_layout(gl.reshape(gl.join(even, odd), [x.shape[0], 2 * x.shape[1]]), layout)'''
 
 
+# Lanes 0 to 3 share a row. Matrix instructions leave in lane t the columns 2t, 2t + 1, 8 + 2t and 9 + 2t of each 16,
+# and want 4t to 4t + 3: halves of words are exchanged, those of two words at a time. Lane t takes one from each of two
+# lanes, t with its bits swapped and the neighbour of that.
+EXCHANGED = '''_EXCHANGE = gl.constexpr(
+    "{ .reg .b32 l, s, q, u, v; .reg .pred odd, high; mov.u32 l, %laneid; "
+    "and.b32 s, l, 1; setp.ne.u32 odd, s, 0; and.b32 q, l, 2; setp.ne.u32 high, q, 0; "
+    "shl.b32 s, s, 1; shr.u32 q, q, 1; or.b32 s, s, q; and.b32 q, l, 28; or.b32 s, s, q; "
+    "selp.b32 q, 0x5410, 0x7632, odd; prmt.b32 u, $2, $3, q; xor.b32 q, q, 0x2222; prmt.b32 v, $2, $3, q; "
+    "shfl.sync.idx.b32 v, v, s, 31, -1; xor.b32 s, s, 1; shfl.sync.idx.b32 u, u, s, 31, -1; "
+    "selp.b32 q, 0x5410, 0x1054, high; prmt.b32 $0, u, v, q; add.u32 q, q, 0x2222; prmt.b32 $1, u, v, q; }"
+)
+
+
+@gluon.jit
+def _exchanged(x):
+    """Words of columns as matrix instructions leave them as words of neighbours."""
+    return gl.inline_asm_elementwise(_EXCHANGE, "=r,=r,r,r", [x], dtype=gl.int32, is_pure=True, pack=2)'''
+
+
+def of_words(dtype: str) -> str:
+    """A function that gives what lies in words, four elements of 8 bits in each, as an operand."""
+    return f'''@gluon.jit
+def _of_words(x, layout: gl.constexpr):
+    """What lies in words, four elements in each, as an operand."""
+    repeated = gl.reshape(x, [x.shape[0], x.shape[1], 1]).broadcast_to([x.shape[0], x.shape[1], 4])
+    repeated = gl.convert_layout(gl.reshape(repeated, [x.shape[0], 4 * x.shape[1]]), layout)
+    return gl.inline_asm_elementwise(
+        "", "=r,0,r,r,r", [repeated], dtype={TRITON_TYPES[dtype].replace("tl.", "gl.")}, is_pure=True, pack=4
+    )'''
+
+
+def words(dtype: str) -> str:
+    """A function that rounds to 8 bits, and keeps four elements in one register.
+
+    Elements of 8 bits that a loop carries are taken apart and put together again in each turn; nor may a wait for
+    products mention any.
+    """
+    kind = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype]
+    return f'''_ROUND = gl.constexpr(
+    "{{ .reg .b16 a, b; cvt.rn.satfinite.{kind}x2.f32 a, $2, $1; cvt.rn.satfinite.{kind}x2.f32 b, $4, $3; "
+    "mov.b32 $0, {{a, b}}; }}"
+)
+
+
+@gluon.jit
+def _words(x):
+    """The four elements of each 16 columns that a lane has, of 8 bits each, as one int32."""
+    x = gl.permute(gl.reshape(x, [x.shape[0], x.shape[1] // 16, 2, 4, 2]), (0, 1, 3, 2, 4))
+    even, odd = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] * 4, 2, 2]))
+    first, third = gl.split(even)
+    second, fourth = gl.split(odd)
+    return gl.inline_asm_elementwise(
+        _ROUND, "=r,f,f,f,f", [first, second, third, fourth], dtype=gl.int32, is_pure=True, pack=1
+    )'''
+
+
+# Triton 3.6 has the name on the right.
+IN_WORDS = """\
+_seen_as = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret"""
+
+
+def in_words(place: str, shape: Sequence[int], dtype: str) -> str:
+    """A box in shared memory, seen as int32."""
+    width = swizzle(shape, dtype)
+    layout = f"gl.NVMMASharedLayout(swizzle_byte_width={width if width > 16 else 0}, element_bitwidth=32, rank=2)"
+    return f"_seen_as({place}, gl.int32, [{shape[0]}, {shape[1] // 4}], {layout})"
+
+
 def rescaled(width: int) -> str:
     """A function, named by the width, that multiplies 64 rows and so many columns of a sum by a factor for each row.
 

@@ -26,6 +26,7 @@ from tiledsl.analysis.gluon.schedule import (
     divided,
     ending_in,
     in_order,
+    in_words,
     instruction_columns,
     is_only_added_to,
     is_stored,
@@ -42,6 +43,7 @@ from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, 
 from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS
 
 Counter = tuple[tuple[Loop, ...], int]  # of places: the loops that load a ring, and the stage of what reads it
 
@@ -90,6 +92,11 @@ class GluonKernelWriter(SpecializedWriter):
         self.helpers = tuple(map(api.rescaled, sorted({*self.widths.values()})))
         if self.plan.op.packed:
             self.helpers = (*self.helpers, api.packed(self.plan.products[-1].a.dtype))
+        words = [each for each in self.plan.products if in_words(each) and self.plan.reads_registers(each)]
+        self.rounded = {each.a.op for each in words if block(each.a) is None}
+        if words:
+            made = (api.EXCHANGED, api.words(words[0].a.dtype)) if self.rounded else ()
+            self.helpers = (*self.helpers, *made, api.of_words(words[0].a.dtype))
         super().__init__(launch, module_names)
 
     # Names
@@ -98,6 +105,7 @@ class GluonKernelWriter(SpecializedWriter):
         tiles: dict[tuple[int, ...], str] = {}
         rows: dict[int, str] = {}
         self.operand_layouts: dict[tuple[int, ...], str] = {}
+        self.word_layouts: dict[tuple[int, ...], str] = {}  # of operands of 8 bits
         for product in self.plan.products:
             shape, dtype = product.out.shape, product.a.dtype
             if shape not in tiles:
@@ -107,7 +115,11 @@ class GluonKernelWriter(SpecializedWriter):
             if shape[0] not in rows:
                 rows[shape[0]] = self.define(module_names, f"ROWS_{shape[0]}", f"gl.SliceLayout(1, {tiles[shape]})")
             if shape not in self.operand_layouts and self.plan.reads_registers(product):
-                text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width=2)"
+                width = 32 // ELEMENTS[dtype].bits
+                if in_words(product):
+                    words = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width=1)"
+                    self.word_layouts[shape] = self.define(module_names, f"WORDS_{shape[0]}_{shape[1]}", words)
+                text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width={width})"
                 self.operand_layouts[shape] = self.define(module_names, f"OPERAND_{shape[0]}_{shape[1]}", text)
         return Layouts(tiles, rows, self.widths)
 
@@ -318,6 +330,10 @@ class GluonKernelWriter(SpecializedWriter):
             pass
         elif isinstance(op, tensor.TransposeOp):
             pass  # products see what is in shared memory
+        elif op in self.rounded:
+            self._await_values(self._read_by(op))
+            self.origin(op)
+            self.line(f"{self.name(op.result)} = _exchanged(_words({self.expressions.text(op.operands[0])}))")
         else:
             self._await_values(self._read_by(op))
             super().statement(op)
@@ -339,8 +355,13 @@ class GluonKernelWriter(SpecializedWriter):
         for load in self.plan.kept:
             if self.plan.in_registers(load):
                 reader = next(each for each in self.plan.products if block(each.a) is load)
-                layout = self.operand_layouts[reader.out.shape]
-                self.line(f"{self.name(load.out)} = {self.operand(load.out, self._tile_at(load, '0'))}.load({layout})")
+                tile, layout = self._tile_at(load, "0"), self.operand_layouts[reader.out.shape]
+                text = self.operand(load.out, tile)
+                if in_words(reader):
+                    text = api.in_words(f"{self.tile_buffer(load)}.index({tile})", load.out.shape, load.out.dtype)
+                    self.helpers = tuple(dict.fromkeys((*self.helpers, api.IN_WORDS)))
+                    layout = self.word_layouts[reader.out.shape]
+                self.line(f"{self.name(load.out)} = {text}.load({layout})")
         if all(map(self.plan.in_registers, self.plan.kept)) and not self.in_item:
             self._release_kept()
 
@@ -521,7 +542,9 @@ class GluonKernelWriter(SpecializedWriter):
     def _hand_on(self, product: tensor.DotOp) -> None:
         """The left operand of a product of the next turn."""
         name, text = self.handed_on[product], self.expressions.text(product.a)
-        if self.plan.op.packed:
+        if in_words(product):
+            self.line(f"{name} = {text}")
+        elif self.plan.op.packed:
             self.line(f"{name} = _packed({text})")
         else:
             self.line(f"{name} = gl.convert_layout({text}, {self.operand_layouts[product.out.shape]})")
@@ -631,17 +654,24 @@ class GluonKernelWriter(SpecializedWriter):
         """The left operand, and the registers that it is in."""
         load = block(op.a)
         if load is not None and self.plan.in_registers(load):
-            return self.name(op.a), [self.name(op.a)]
+            return self._operand(op, self.name(op.a)), [self.name(op.a)]
         if load is not None:
             return self._tile(op.a, op), []
         if buffer := self._buffer(op):
             return f"{buffer}.permute({op.a.op.permutation})" if isinstance(op.a.op, tensor.TransposeOp) else buffer, []
         operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]
         if op not in self.handed_on:
-            self.line(f"{operand} = gl.convert_layout({self.expressions.text(op.a)}, {layout})")
+            text = self.expressions.text(op.a)
+            self.line(f"{operand} = {text if in_words(op) else f'gl.convert_layout({text}, {layout})'}")
         elif self.plan.op.packed:
             self.line(f"{operand} = _unpacked({self.handed_on[op]}, {layout})")
-        return operand, [operand]
+        return self._operand(op, operand), [operand]
+
+    def _operand(self, op: tensor.DotOp, name: str) -> str:
+        """What a variable has of a left operand in registers."""
+        if not in_words(op):
+            return name
+        return f"_of_words({name}, {self.operand_layouts[op.out.shape]})"
 
     def _read_by(self, op: Operation) -> Iterator[Value]:
         """The values that the text of an operation reads, those inside of branches and inlined ones included."""

@@ -188,14 +188,15 @@ class _Count:
         index = form.coefficient(loop.index)
         start = form.substituted(loop.index, single_form(loop.lower))
         divisor = abs(index or 1) * step  # a guard may not change: then it is far from 0 if it holds
-        grows, sign = index > 0, -1 if index > 0 else 1
+        grows = index > 0
+        sign = -1 if grows else 1
         terms = tuple((value, sign * factor) for factors, factor in start.terms.items() for value in factors)
         return _Count(not grows, terms, sign * start.constant + divisor - grows, divisor)
 
     def leaves_some(self, loop: scf.ForOp, step: int, ranges: Ranges) -> bool:
         """Whether the condition may hold in some iteration."""
         ends = [sorted(factor * end for end in ranges.of(value)) for value, factor in self.terms]
-        least, most = (max(0, self.number + sum(each[side] for each in ends)) // self.divisor for side in (0, 1))
+        least, most = ((self.number + sum(each[side] for each in ends)) // self.divisor for side in (0, 1))
         if self.ends:
             return most > 0
         return ranges.of(loop.lower).lo + step * least < ranges.of(loop.upper).hi

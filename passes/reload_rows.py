@@ -47,7 +47,7 @@ class ReloadRows(Pass):
     def run(self, program: Program) -> None:
         for kernel in tile.kernels(program.root):
             for reduction in of_kinds(kernel.walk(), tensor.ReduceOp):
-                pick = pick_of(reduction) if any(_loops_around(reduction, kernel.body)) else None
+                pick = pick_of(reduction) if list(_loops_around(reduction, kernel.body)) else None
                 if pick is not None and not (self.enabled and _reload(pick)):
                     _remark(kernel, pick)
 
@@ -68,11 +68,7 @@ def _reload(pick: Pick) -> bool:
     reduction, extent = pick.reduction, pick.tile.shape[pick.reduction.axis]
     if not isinstance(load, tile.LoadOp) or load.out.shape != pick.tile.shape or extent < FEWEST:
         return False
-    if (
-        tile.buffer_type(load.buffer).scope != "global"
-        or not _is_worth_it(chain, pick)
-        or not _is_unchanged(load, pick)
-    ):
+    if tile.buffer_type(load.buffer).scope != "global" or not _is_worth_it(load, pick) or not _is_unchanged(load, pick):
         return False
     builder = Builder.at(reduction)
     if load.other is not None and inside_of(builder, [pick.place], (extent,), None) is not None:
@@ -106,11 +102,10 @@ def _computed_from(value: Value) -> list[Operation | None]:
     return chain
 
 
-def _is_worth_it(chain: list[Operation | None], pick: Pick) -> bool:
+def _is_worth_it(load: tile.LoadOp, pick: Pick) -> bool:
     """Whether the tile is loaded less often than it is picked from, or for the pick alone."""
-    assert chain[0] is not None
-    loops = any(_loops_around(pick.reduction, chain[0].parent))
-    return loops or all(op is not None and sum(op.result.uses.values()) == 1 for op in chain)
+    loops = list(_loops_around(pick.reduction, load.parent))
+    return bool(loops) or all(sum(op.result.uses.values()) == 1 for op in _computed_from(pick.tile) if op is not None)
 
 
 def _is_unchanged(load: tile.LoadOp, pick: Pick) -> bool:

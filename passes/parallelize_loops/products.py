@@ -8,6 +8,7 @@ from math import prod
 from tiledsl.analysis.dependence import ancestors, stripped
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import is_float
 from tiledsl.passes.vectorize_parallel.updates import update_of
@@ -46,7 +47,7 @@ def product_of(loop: scf.ForOp, count: int) -> Product | None:
     """The product of whole tiles that a loop of `count` iterations is, with a T.Parallel in or around it; or None."""
     stores = [op for op in loop.body.walk() if not op.is_pure and not isinstance(op, (tile.LoadOp, tile.ParallelOp))]
     store, *others = stores  # the loop's end is among them
-    if not isinstance(store, tile.StoreOp) or store.mask is not None or not all(op.is_terminator for op in others):
+    if not isinstance(store, tile.StoreOp) or not all(op.is_terminator for op in others):
         return None
     around = [op for op in ancestors(store) if isinstance(op, tile.ParallelOp)]
     if len(around) != 1 or any(op.lockstep for op in around):
@@ -64,30 +65,26 @@ def product_of(loop: scf.ForOp, count: int) -> Product | None:
     row, column = store.indices if len(store.indices) == 2 else (None, None)
     if {row, column, loop.index} != {*size} or not _is_whole(store, size):
         return None
-    threads = _threads_around(loop)
-    loads = [stripped(value, arith.CastOp).op for value in product.operands]
+    loads = of_kinds([stripped(value, arith.CastOp).op for value in product.operands], tile.LoadOp)
+    if len(loads) < 2 or not _fit(loads, store.buffer, size, _threads_around(loop)):
+        return None
     for a, b in (loads, loads[::-1]):
-        if (
-            not isinstance(a, tile.LoadOp)
-            or not isinstance(b, tile.LoadOp)
-            or not _fit(a, b, store.buffer, size, threads)
-        ):
-            continue
         if {*a.indices} == {row, loop.index} and {*b.indices} == {loop.index, column}:
             return Product(store, a.buffer, b.buffer, a.indices[0] is loop.index, b.indices[0] is column)
     return None
 
 
 def _threads_around(loop: scf.ForOp) -> int:
-    return next((op.threads for op in ancestors(loop) if isinstance(op, tile.KernelOp)), 0)
+    return next(op.threads for op in ancestors(loop) if isinstance(op, tile.KernelOp))
 
 
-def _fit(a: tile.LoadOp, b: tile.LoadOp, c: Value, size: dict[Value, int], threads: int) -> bool:
+def _fit(loads: list[tile.LoadOp], c: Value, size: dict[Value, int], threads: int) -> bool:
     """Whether two tiles are read as a whole, and their product is what tensor cores compute, or is small."""
-    if not _is_whole(a, size) or not _is_whole(b, size) or c in (a.buffer, b.buffer) or min(size.values()) < FEWEST:
+    if not all(_is_whole(load, size) and load.buffer is not c for load in loads) or min(size.values()) < FEWEST:
         return False
     small = prod(size.values()) <= MOST_EXACT * threads
-    return a.buffer.dtype == b.buffer.dtype in _OPERANDS[c.dtype] and (a.buffer.dtype != "float32" or small)
+    (dtype, *others) = {load.buffer.dtype for load in loads}
+    return not others and dtype in _OPERANDS[c.dtype] and (dtype != "float32" or small)
 
 
 def _is_whole(access: tile.LoadOp | tile.StoreOp, size: dict[Value, int]) -> bool:

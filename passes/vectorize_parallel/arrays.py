@@ -21,7 +21,7 @@ def split_arrays(parallel: tile.ParallelOp) -> None:
     accesses: dict[Value, list[Operation]] = {}
     for op in parallel.body.walk():
         for value in op.operands:
-            if isinstance(value.type, BufferType) and value.type.scope == "local" and value.type.shape:
+            if isinstance(value.type, BufferType) and value.type.scope == "local":
                 accesses.setdefault(value, []).append(op)
     for buffer, ops in accesses.items():
         if isinstance(buffer.op, tile.AllocOp) and len({*buffer.uses}) == len(ops) and all(map(_is_simple, ops)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import product
 from math import prod
 
@@ -308,10 +308,8 @@ def _at(value: Value, point: tuple[int, ...]) -> Number:
         return _as_stored(_at(op.operands[0], point), value.dtype)
     if isinstance(op, arith.BinaryOp) and value.dtype in ("bool", "int32", "float32"):
         lhs, rhs = (_at(each, point) for each in op.operands)
-        try:
+        with suppress(ArithmeticError, ValueError, TypeError, NotImplementedError):
             return _as_stored(op.compute(lhs, rhs), value.dtype)
-        except (ArithmeticError, ValueError, TypeError, NotImplementedError):
-            raise _Unknown from None
     raise _Unknown
 
 

@@ -432,12 +432,15 @@ def test_what_the_host_divides_upwards_and_what_it_counts() -> None:
           %blocks = arith.truncdiv %sum, %c8 : int32
           %less = arith.add %n, %c8 : int32
           %other = arith.truncdiv %less, %c8 : int32
+          %before = arith.sub %n, %c7 : int32
+          %down = arith.truncdiv %before, %c8 : int32
           %sms = triton.multiprocessors : int32
           %most = arith.min %sms, %blocks : int32
           tile.kernel [%most] (%bx: int32) {
             %x = tile.load %A[%blocks] {guarded = true} : float32
             tile.store %x, %A[%most] {guarded = true}
             tile.store %x, %A[%other] {guarded = true}
+            tile.store %x, %A[%down] {guarded = true}
             scf.yield
           }
           scf.yield
@@ -448,10 +451,11 @@ def test_what_the_host_divides_upwards_and_what_it_counts() -> None:
     assert [line for line in host if " arith.ceildiv " in line or " arith.truncdiv " in line] == [
         "%blocks = arith.ceildiv %n, %c8 : int32",
         "%other = arith.truncdiv %less, %c8 : int32",
+        "%down = arith.truncdiv %before, %c8 : int32",
     ]
     (launch,) = [op for op in program.root.body if isinstance(op, triton.LaunchOp)]
     assert [launch.arguments[number].name for number in launch.unspecialized] == ["most"]
-    assert len(launch.arguments) == 4 and not any("%sum" in line for line in host)
+    assert len(launch.arguments) == 5 and not any("%sum" in line for line in host)
 
 
 @pytest.mark.parametrize(
@@ -496,3 +500,23 @@ def test_blocks_through_descriptors_hold_the_same_elements(shape: tuple[int, ...
 def test_the_offset_of_the_last_element(type: str, most: int) -> None:
     buffer = parse_type(type)
     assert isinstance(buffer, BufferType) and _max_offset(buffer) == most
+
+
+def test_kernels_of_one_name_are_numbered_from_1() -> None:
+    names = ("kernel", "own", "kernel", "own", "f", "own_2")
+    body = "\n".join(f'tile.kernel [%n] {{sym_name = "{name}"}} (%bx: int32) {{\nscf.yield\n}}' for name in names)
+    program = parse_program(
+        f"""tile.func {{sym_name = "f", parameters = ("n",)}} (%n: int32) {{\n{body}\nscf.yield\n}}"""
+    )
+    LowerToTriton().run(program)
+    found = [op.sym_name for op in program.root.body if isinstance(op, triton.LaunchOp)]
+    assert found == ["f_kernel_1", "own_1", "f_kernel_2", "own_2", "f_1", "own_2_1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"), [("", 1), ('("num_stages", 3),', 3), ('("num_stages", 1),', 1), ('("num_warps", 2),', 1)]
+)
+def test_stages_of_a_launch_are_those_that_the_kernel_asks_for_or_one(options: str, stages: int) -> None:
+    program = lower("64*float32, global", "scf.yield", kernel=f"options = ({options})")
+    (launch,) = [op for op in program.root.body if isinstance(op, triton.LaunchOp)]
+    assert dict(launch.options)["num_stages"] == stages

@@ -310,3 +310,13 @@ def test_time_grows_linearly() -> None:
         return best
 
     assert seconds(200) < 24 * seconds(25)  # 8 times as much
+
+
+@pytest.mark.parametrize("change", ["tile.fill %c2.0, %t", "tile.copy %u, %t COPY"])
+def test_what_a_branch_writes_is_live_if_a_part_is_written_behind_it(change: str) -> None:
+    """A whole tile that is written behind it is not."""
+    branch = '%c = arith.cmp %bx, %c1 {predicate = "lt"} : bool scf.if %c { CHANGE scf.yield } { scf.yield }'
+    text = "tile.fill %c4.0, %u " + branch.replace("CHANGE", change)
+    part = promoted(text + " tile.store %c3.0, %t[%c1]")
+    whole = promoted(text + " tile.fill %c3.0, %t")
+    assert any(" = scf.if" in line for line in part) and not any(" = scf.if" in line for line in whole)

@@ -21,10 +21,10 @@ ROWS, COLUMNS, DEPTH = 16, 32, 17
 def lines(
     a: str = "%i, %k", b: str = "%k, %j", inputs: str = "float16", target: str = "%i, %j", product: str = "mul",
     sum: str = "add", wide: str = "float32", depth: int = DEPTH, bounds: Sequence[int] = (0, DEPTH, 1), extra: str = "",
-    around: bool = False, runs: bool = True,
+    around: bool = False, runs: bool = True, columns: int = COLUMNS,
 ) -> list[str]:  # fmt: skip
     """The loop c += a @ b after the pass; `runs`: which keeps what the program computes."""
-    shapes = {"%i": ROWS, "%j": COLUMNS, "%k": depth}
+    shapes = {"%i": ROWS, "%j": columns, "%k": depth}
     sizes = [[shapes[each] for each in access.split(", ")] for access in (a, b, target)]
     parameters = ", ".join(
         f"{name}: {m}*{n}*{dtype}" for name, (m, n), dtype in zip("ABC", sizes, (inputs, inputs, wide), strict=True)
@@ -35,7 +35,7 @@ def lines(
         %p = tile.load %a[{a}] : {inputs} %q = tile.load %b[{b}] : {inputs} {widen}
         %z = arith.{product} {factors} : {wide} %o = tile.load %c[{target}] : {wide}
         %n = arith.{sum} %o, %z : {wide} tile.store %n, %c[{target}] {extra}"""
-    points = f"tile.parallel {{extents = ({ROWS}, {COLUMNS})}} (%i: int32, %j: int32) {{"
+    points = f"tile.parallel {{extents = ({ROWS}, {columns})}} (%i: int32, %j: int32) {{"
     lower, upper, step = bounds
     loop = f"scf.for %c{lower}, %c{upper}, %c{step} (%k: int32) {{"
     nest = f"{points} {loop} {body} scf.yield }} }}" if around else f"{loop} {points} {body} }} scf.yield }}"
@@ -66,6 +66,7 @@ def lines(
         ({"inputs": "bfloat16"}, "tile.gemm %a, %b, %c"),
         ({"inputs": "float32"}, 'tile.gemm %a, %b, %c {precision = "ieee"}'),
         ({"inputs": "int8", "wide": "int32"}, "tile.gemm %a, %b, %c"),
+        ({"depth": 512, "bounds": (0, 512, 1), "runs": False}, "tile.gemm %a, %b, %c"),
         ({"depth": 16, "bounds": (0, 16, 1)}, "tile.gemm %a, %b, %c"),
         (
             {"inputs": "float32", "depth": 256, "bounds": (0, 256, 1), "runs": False},
@@ -91,6 +92,7 @@ def test_outer_products(how: dict[str, Any], expected: str) -> None:
         {"bounds": (1, DEPTH, 1)},
         {"depth": 15, "bounds": (0, 15, 1)},
         {"inputs": "float32", "depth": 257, "bounds": (0, 257, 1)},  # whose code would be too long
+        {"inputs": "float32", "depth": 205, "bounds": (0, 205, 1), "columns": 40},  # the same: 1025 steps of a thread
         {"extra": "tile.store %o, %C[%i, %j]"},
     ],
 )

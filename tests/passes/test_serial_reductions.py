@@ -66,6 +66,40 @@ def test_a_loop_in_a_parallel() -> None:
     )
 
 
+def kinds(body: str) -> list[str]:
+    return [line.split(" ")[0] for line in lines(body) if line.startswith(("tile.parallel", "scf.for"))]
+
+
+def test_a_loop_that_all_points_update_alone_stays_in_their_parallel() -> None:
+    """If anything else of the parallel reads what it updates, it would need one of its own, which it does not get: the
+    points wait for one another."""
+    adds = over_columns(ADDED.replace("%m[%i]", "%m[%c0]"))
+    assert kinds(each_row(adds)) == ["tile.parallel", "tile.parallel"]
+    beside = "%e = arith.cast %i : float32 tile.store %e, %m[%c0]"
+    assert kinds(each_row(f"{beside} {adds}")) == ["tile.parallel", "scf.for"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [
+        ("", ["tile.parallel", "tile.parallel", "tile.parallel"]),
+        ("%e = arith.cast %g : float32 tile.store %e, %m[%g]", ["tile.parallel", "tile.parallel", "scf.for"]),
+    ],
+)
+def test_what_an_outer_parallel_does_counts(beside: str, expected: list[str]) -> None:
+    nest = each_row(over_columns(ADDED)).replace("(6,)", "(2,)")
+    assert kinds(f"tile.parallel {{extents = (3,)}} (%g: int32) {{ {beside} {nest} }}") == expected
+
+
+def test_a_loop_of_threads_that_updates_nothing_is_parallel() -> None:
+    body = each_row(over_columns("%x = tile.load %s[%i, %k] : float32 tile.store %x, %w[%i, %k]"))
+    body = f"%w = tile.alloc : buffer<6*8*float32, shared> {body}"
+    for threads in ("(6,)", "(6,), lockstep = true"):
+        assert kinds(body.replace("(6,)", threads)) == ["tile.parallel", "tile.parallel"]
+    adds = each_row(over_columns(ADDED)).replace("(6,)", "(6,), lockstep = true")
+    assert kinds(adds) == ["tile.parallel", "scf.for"]
+
+
 def test_what_a_parallel_does_beside_its_loop_gets_one_of_its_own() -> None:
     before = "%d = arith.add %i, %i : int32 %e = arith.cast %d : float32 tile.store %e, %m[%i]"
     after = "%u = tile.load %m[%i] : float32 %w = arith.mul %u, %e : float32 tile.store %w, %m[%i]"

@@ -114,7 +114,7 @@ def test_masks_of_products(sides: str, after: str, changes: bool) -> None:
         ("%p", "%q", True), ("%q", "%p", True), ("%p", "%i", True), ("%q", "%j", True), ("%j", "%i", False),
         ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False), ("%wild", "%q", False),
         ("%q", "%wild", False), ("%near", "%q", True), ("%far", "%q", True), ("%farther", "%q", False),
-        ("%all", "%bx", False), ("%bx", "%all", False), ("%wp", "%wq", False),
+        ("%all", "%bx", False), ("%bx", "%all", False), ("%wp", "%wq", False), ("%mixed", "%q", False),
     ],
 )  # fmt: skip
 def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: str) -> None:
@@ -132,6 +132,9 @@ def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: st
     %wp = arith.cast %p : tensor<1x16xint64>
     %wq = arith.cast %q : tensor<8x1xint64>
     %twice = arith.mul %j, %c2 : tensor<1x16xint32>
+    %v = tile.load %N[%j] : tensor<1x16xint32>
+    %low = arith.and %v, %c255 : tensor<1x16xint32>
+    %mixed = arith.add %j, %low : tensor<1x16xint32>
     %c = arith.cmp {lhs}, {rhs} {{predicate = "{predicate}"}} : {MASK if rhs != "%s" else "tensor<1x16xbool>"}
     %y = arith.select %c, %x, %f : {TILE}"""
     if rhs != "%s" or changes:

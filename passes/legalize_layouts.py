@@ -21,7 +21,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, ScalarType, Shape, TensorType, broadcast_shapes, is_integer, with_shape
 from tiledsl.launch_options import warp_size
-from tiledsl.passes.tile_values import broadcast, converted, iota, reshaped
+from tiledsl.passes.tile_values import broadcast, converted, iota, numbered, reshaped
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _made_flat(builder: Builder, value: Value, shape: Shape, flattened: dict[Val
     if isinstance(op, arith.ConstantOp):
         return builder.constant(op.value, ScalarType(value.dtype))
     if isinstance(op, tensor.IotaOp):
-        place, dtype = iota(builder, 1, 0, flat[0], value.dtype), ScalarType(value.dtype)
+        place, dtype = numbered(builder, flat[0], value.dtype), ScalarType(value.dtype)
         for make, number in ((arith.TruncDivOp, prod(shape[op.axis + 1 :])), (arith.TruncModOp, op.extent)):
             place = builder.insert(make(place, builder.constant(number, dtype))).result
         return place
@@ -169,7 +169,7 @@ def _legalize_scan(op: tensor.ScanOp) -> None:
         scanned = _scan(builder, op, [reshaped(builder, each, inner) for each in op.operands], axis, relaid)
         return _replace(op, reshaped(builder, scanned, shape))
     # The extents are powers of two: to walk an axis from its end is to invert the bits of its index.
-    places = iota(builder, 1, 0, prod(shape))
+    places = numbered(builder, prod(shape))
     mask = (inner[axis] - 1) * prod(inner[axis + 1 :])
     turned = builder.insert(arith.XorOp(places, builder.constant(mask, ScalarType("int32")))).result
     scanned = _scan(builder, op, [_looked_up(builder, source, turned, inner)], axis, relaid)

@@ -20,6 +20,7 @@ from tiledsl.passes.tile_values import (
     compared,
     converted,
     iota,
+    numbered,
     reduced,
     reshaped,
     same_bits,
@@ -168,7 +169,7 @@ def _one_after_the_other(op: tensor.ScatterOp, compare: Value) -> None:
     """A cas of each value in turn: what one leaves decides about the next, so that no scan of them is possible."""
     builder, size, count = Builder.at(op), op.into.shape[0], op.values.shape[0]
     zero, one, end = (builder.constant(number, INT32) for number in (0, 1, count))
-    elements, points = iota(builder, 1, 0, size), iota(builder, 1, 0, count)
+    elements, points = numbered(builder, size), numbered(builder, count)
     body = Region([INT32, op.into.type, op.values.type], ["point", op.into.name, op.before.name])
     point, held, met = body.args
     at = Builder(body, None, builder.loc)
@@ -261,7 +262,7 @@ class _Scatter:
         dtype = "int32" if (max(self.size, count) + 1) * count <= 1 << 31 else "int64"
         wide = converted(at, keys, dtype)
         packed = at.insert(arith.MulOp(wide, at.constant(count, _scalar(wide)))).result
-        packed = at.insert(arith.AddOp(packed, iota(at, 1, 0, count, dtype))).result
+        packed = at.insert(arith.AddOp(packed, numbered(at, count, dtype))).result
         (made,) = bitonic(at, [packed], 0, _ascending)
         return made
 
@@ -280,7 +281,7 @@ class _Scatter:
         if not steps:
             return values
         zero, one = (builder.constant(number, INT32) for number in (0, 1))
-        lane = iota(builder, 1, 0, self.count)
+        lane = numbered(builder, self.count)
         body = Region([INT32, INT32, values.type], ["step", "far", values.name])
         _, far, mine = body.args
         at = Builder(body, None, builder.loc)

@@ -50,6 +50,11 @@ def iota(builder: Builder, rank: int, axis: int, extent: int, dtype: str = "int3
     return builder.insert(tensor.IotaOp(axis=axis, result_types=[TensorType(shape, dtype)])).result
 
 
+def numbered(builder: Builder, extent: int, dtype: str = "int32") -> Value:
+    """0, 1, ... `extent` - 1 as a tensor of one dimension."""
+    return builder.insert(tensor.IotaOp(axis=0, result_types=[TensorType((extent,), dtype)])).result
+
+
 def reshaped(builder: Builder, value: Value, shape: Shape) -> Value:
     """The same elements in row-major order in another shape."""
     if value.shape == shape:

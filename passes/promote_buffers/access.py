@@ -27,6 +27,7 @@ from tiledsl.passes.tile_values import (
     iota,
     is_inside,
     nothing,
+    numbered,
     permuted,
     reduced,
     reshaped,
@@ -478,7 +479,7 @@ def _scatter_by_place(
         place = selected(builder, mask, place, builder.constant(-1, INT32))
     place, value = (reshaped(builder, broadcast(builder, each, points), (count,)) for each in (place, value))
     nobody = builder.constant(-1, TensorType((size,), "int32"))
-    last = builder.insert(tensor.ScatterOp(nobody, iota(builder, 1, 0, count), place, kind="max")).results[0]
+    last = builder.insert(tensor.ScatterOp(nobody, numbered(builder, count), place, kind="max")).results[0]
     made = _gather(builder, value, builder.insert(arith.MaxOp(last, zero)).result, 0)
     written = compared(builder, last, "ge", zero)
     flat = selected(builder, written, made, reshaped(builder, old, (size,)))

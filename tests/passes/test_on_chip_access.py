@@ -27,7 +27,7 @@ WALKS = {
     "backwards_dynamic": (3, 7, "%d = arith.add %bx, %c2 : int32 %k = arith.sub %d, %i : int32"),
     "computed": (6, 5, "%n = tile.load %I[%i] : int32 %k = arith.floormod %n, %c5 : int32"),
     "scalar": (1, 3, "%k = arith.add %bx, %c1 : int32"),
-    "block": (1, 2, "%k = arith.add %bx, %c0 : int32"),
+    "second": (1, 2, "%k = arith.add %c0, %c1 : int32"),
     "one": (1, 1, "%k = arith.add %c0, %c0 : int32"),
 }
 # The same in parts that padding splits: their sizes are no powers of two.
@@ -507,3 +507,16 @@ def test_up_to_so_many_points_are_compared_with_the_elements(
     tile.copy %t, %X {whole}"""
     lines = after(TO_VALUES, text, parameters=f"X: {rows}*{columns}*float32, Y: 512*1024*float32, I: 1024*int32")
     assert any("tensor.scatter" in line for line in lines) == by_place
+
+
+@pytest.mark.parametrize(("value", "gathers"), [("%i, %c0", False), ("%c0, %j", True)])
+def test_what_is_the_same_for_all_points_is_not_gathered(value: str, gathers: bool) -> None:
+    whole = "{shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}"
+    func = kernel(
+        "X: 4*8*float32, Y: 4*3*float32, I: 16*int32",
+        f"""%t = tile.alloc : buffer<4*8*float32, shared> tile.copy %X, %t {whole}
+            tile.parallel {{extents = (4, 3)}} (%i: int32, %j: int32) {{
+              %n = tile.load %I[%j] : int32 %k = arith.floormod %n, %c8 : int32
+              %x = tile.load %Y[{value}] : float32 tile.store %x, %t[%i, %k] }} tile.copy %t, %X {whole}""",
+    )
+    assert ("tensor.gather" in to_values(func)) is gathers

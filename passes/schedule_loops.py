@@ -20,6 +20,8 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS
 
+MOST_IN_FLIGHT = 4  # products, at the end of a turn
+
 
 @dataclass(frozen=True)
 class ScheduleLoops(Pass):
@@ -42,10 +44,15 @@ class ScheduleLoops(Pass):
     as what it needs is there. Tiles that the same products read share a ring, and loops that follow each other share
     rings.
 
+    skew:      hold products back where it is legal; without, each turn issues all of its own products.
+    in_flight: the most products that a turn leaves to be awaited in the next one.
+
     Needs:   select-emitter, lower-to-triton. Runs last: the emitter writes what it finds, in this order.
     """
 
     name = "schedule-loops"
+    skew: bool = True
+    in_flight: int = MOST_IN_FLIGHT
 
     def run(self, program: Program) -> None:
         for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
@@ -57,33 +64,34 @@ class ScheduleLoops(Pass):
                 continue
             if isinstance(launch.body.first, gluon.ScheduleOp):
                 continue  # IR that has been through this pass
-            launch.body.insert(_schedule(launch), launch.body.first)
+            launch.body.insert(self._schedule(launch), launch.body.first)
 
-
-def _schedule(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    found = tile_loops(launch.body)
-    loops = [loop.op for loop in found.loops]
-    groups = next((op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), 0)
-    late = [loop.late if groups else () for loop in found.loops]
-    at_once = not all(_rescaled_late(loop) for loop in found.loops if groups and loop.late)
-    for loop in found.loops:
-        if groups and loop.late:
-            _hold_back(loop, at_once)
-        else:
-            _in_order(loop)
-    if any(late):
-        _move_before(launch.body, loops)
-    _name_results(launch.body)
-    _name_rings(launch)
-    in_flight = tuple(() if products else _in_flight(loop, launch.warps) for loop, products in zip(loops, late))
-    ranges = Ranges.around(launch)
-    held = [product for products in late for product in products]
-    return gluon.ScheduleOp(
-        runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
-        in_flight=in_flight if any(in_flight) else (),
-        query_in_registers=bool(held) and all(fits_registers(loop, groups) for loop in found.loops),
-        packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in held),
-    )
+    def _schedule(self, launch: triton.LaunchOp) -> gluon.ScheduleOp:
+        found = tile_loops(launch.body)
+        loops = [loop.op for loop in found.loops]
+        groups = next((op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), 0)
+        late = [loop.late if groups and self.skew else () for loop in found.loops]
+        at_once = not all(_rescaled_late(loop) for loop, held in zip(found.loops, late) if held)
+        for loop, held in zip(found.loops, late):
+            if held:
+                _hold_back(loop, at_once)
+            else:
+                _in_order(loop, self.skew)
+        if any(late):
+            _move_before(launch.body, loops)
+        _name_results(launch.body)
+        _name_rings(launch)
+        in_flight = tuple(
+            () if held else _in_flight(loop, launch.warps, self.in_flight) for loop, held in zip(loops, late)
+        )
+        ranges = Ranges.around(launch)
+        held = [product for products in late for product in products]
+        return gluon.ScheduleOp(
+            runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
+            in_flight=in_flight if any(in_flight) else (),
+            query_in_registers=bool(held) and all(fits_registers(loop, groups) for loop in found.loops),
+            packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in held),
+        )
 
 
 def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
@@ -157,7 +165,7 @@ def _hold_back(loop: TileLoop, at_once: bool) -> None:
     _divide(loop.op, [(0, 0, begin), (0, 2, update), (*rescaling, between), (1, 1, held)])
 
 
-def _in_order(loop: TileLoop) -> None:
+def _in_order(loop: TileLoop, skew: bool) -> None:
     """Each product is issued as soon as what it needs is there: first its left operand, which may be on its way to
     shared memory while what it is added to is computed. What no product waits for comes while the last one runs; what
     also waits for memory, behind the last one. Several products of loaded tiles alone come first."""
@@ -170,7 +178,7 @@ def _in_order(loop: TileLoop) -> None:
         left[:] = [op for op in left if op not in ops]
 
     products = list(loop.products)
-    if len(ahead) > 1:
+    if skew and len(ahead) > 1:
         products.sort(key=lambda each: each not in ahead)
     for product in products:
         place({value.op for value in reached([product.a], _read_for)})
@@ -181,7 +189,7 @@ def _in_order(loop: TileLoop) -> None:
     flying = [product.out for product in products if product.out not in read]
     waiting = dependent_on([*flying, *(value for op in loads for value in op.results)], body)
     place({op for op in left if op not in waiting})
-    if len(ahead) > 1:
+    if skew and len(ahead) > 1:
         _one_ahead(loop.op, ahead[0], [*placed, *left])
         return
     early = needed_for(value for op in loads for value in op.operands) | {*loads}
@@ -209,7 +217,7 @@ def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -
     _divide(loop, [(0, 1, ahead), (1, 0, late[:end]), (1, 2, late[end:])])
 
 
-def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
+def _in_flight(loop: scf.ForOp, warps: int, most: int) -> tuple[int, ...]:
     """The carried values that are a turn's last products and that the next turn needs only behind a product of its own,
     or all if products are only added to them. What a product reads from registers would have to be carried too."""
     body, yielded, products = list(loop.body), loop.yielded, of_kinds(loop.body, tensor.DotOp)
@@ -219,9 +227,10 @@ def _in_flight(loop: scf.ForOp, warps: int) -> tuple[int, ...]:
     last = [chains[number][0] for number in sums]
     added = [product for number in sums for product in chains[number]]
     if {*added} == {*products} and {*last} == {*products[-len(last) :]}:
-        return tuple(sums) if all(block(product.a) is not None for product in products) else ()
+        held = all(block(product.a) is not None for product in products)
+        return tuple(sums[len(sums) - min(most, len(sums)) :]) if held else ()
     numbers: list[int] = []
-    for product in reversed(products):
+    for product in list(reversed(products))[:most]:
         in_registers = block(product.a) is None and not is_stored(product, warps)
         if in_registers or dict(product.out.uses) != {loop.body.terminator: 1}:
             break

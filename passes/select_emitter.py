@@ -57,6 +57,7 @@ from tiledsl.passes.unused_options import changed, remark_unused
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
 RESCALINGS = ("auto", "each", "late", "lazy")
+CONSUMERS = {"auto": (), "rows": (True,), "one": (False,)}  # whether each has rows of its own
 GLUON_ARCH = 90
 
 
@@ -85,6 +86,8 @@ class SelectEmitter(Pass):
     overlap:   issue two products before the first is used, where products start from zero and registers suffice.
     fast_math: allow what may change the last bit of a result: dividing a row by multiplying with its inverse, and
                replacing scores by -inf instead of adding a mask of 0 and -inf to them.
+    consumers: "rows", each with rows of its own, "one" group of all warps, or "auto": what is possible, rows first,
+               unless warps would compute the same rows twice or products are added to memory.
     rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
                to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
 
@@ -98,12 +101,14 @@ class SelectEmitter(Pass):
     fast_math: bool = True
     overlap: bool = True
     rescale: str = "auto"
+    consumers: str = "auto"
 
     def run(self, program: Program) -> None:
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         check_choice(self, "backend", BACKENDS)
         check_choice(self, "rescale", RESCALINGS)
+        check_choice(self, "consumers", tuple(CONSUMERS))
         if self.stages < 0:
             raise TileError(
                 f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"
@@ -177,15 +182,15 @@ class SelectEmitter(Pass):
         twice = is_computed_twice(kernel.body, kernel.threads // 32)
         twice |= any(loop.adds for loop in tile_loops(kernel.body).loops)
         reasons: dict[bool, NotRecognised] = {}
-        for by_rows in (False, True) if twice else (True, False):
-            if by_rows or twice or several and self.backend == "gluon":
-                try:
-                    twin = self._prepared(kernel, by_rows, target.max_shared_bytes)
-                    break
-                except NotRecognised as reason:
-                    reasons[by_rows] = reason
+        alone = several and self.backend == "gluon"
+        for by_rows in CONSUMERS[self.consumers] or ((False, True) if twice else (True, False)[: 1 + alone]):
+            try:
+                twin = self._prepared(kernel, by_rows, target.max_shared_bytes)
+                break
+            except NotRecognised as reason:
+                reasons[by_rows] = reason
         else:
-            first, other = reasons[True], reasons.get(False)
+            first, other = reasons.get(True) or reasons[False], reasons.get(False)
             if other is None or str(other) == str(first):
                 raise first
             raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)

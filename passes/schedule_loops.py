@@ -85,12 +85,12 @@ class ScheduleLoops(Pass):
             () if held else _in_flight(loop, launch.warps, self.in_flight) for loop, held in zip(loops, late)
         )
         ranges = Ranges.around(launch)
-        held = [product for products in late for product in products]
+        waiting = [product for products in late for product in products]
         return gluon.ScheduleOp(
             runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
             in_flight=in_flight if any(in_flight) else (),
-            query_in_registers=bool(held) and all(fits_registers(loop, groups) for loop in found.loops),
-            packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in held),
+            query_in_registers=bool(waiting) and all(fits_registers(loop, groups) for loop in found.loops),
+            packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in waiting),
         )
 
 

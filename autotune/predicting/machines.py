@@ -55,9 +55,11 @@ class Costs:
     dram: float = 0.86  # of DRAM's bandwidth: what copies reach, 4.1 TB/s
     cache: float = 0.8  # of the second-level cache's bandwidth
     overlap: float = 0.5  # of the lesser of products and arithmetic that runs beside the greater
+    scheduled: float = 0.9  # the same of two consumers or more in Gluon
     load: float = 0.9e-6  # from a load's issue to its data, under load
     start: float = 0.3e-6  # of a block until its first load is on its way, and to drain its last store
     barrier: float = 20e-9  # of an iteration of a loop, waiting for products to end and counting
+    turn: float = 0.15e-6  # the same in Gluon, where products wait for each other
     exchange: float = 0.25e-6  # between the warps that share a row, through shared memory
     spill: float = 32.0  # bytes of spilled registers that a multiprocessor moves in a cycle
     sharpness: float = 4.0  # exponent of the smooth maximum

@@ -31,7 +31,7 @@ from tiledsl.autotuner.predicting.machines import (
 )
 from tiledsl.autotuner.predicting.prune import MAX_REGISTERS, is_asynchronous, shared_bytes
 from tiledsl.autotuner.predicting.registers import groups_along_row, guessed_registers, guessed_spills
-from tiledsl.autotuner.predicting.traffic import compulsory_bytes, dram_bytes
+from tiledsl.autotuner.predicting.traffic import compulsory_bytes, dram_bytes, moved_bytes
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.predicting.work_types import Dot, Reduction, Work
 from tiledsl.ir.types import ELEMENTS
@@ -59,13 +59,13 @@ def predict_works(
     """As predict, for a program that was only read; see work.read."""
     if target.kind == "interpret":
         target = Target("cuda", 90)
-    return sum(_Launch(work, target, resources, costs).milliseconds() for work in works)
+    return sum(_launch(work, target, resources, costs).milliseconds() for work in works)
 
 
 def parts(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> dict[str, float]:
     """Milliseconds of what a launch does, were each alone: products ("tensor cores"), other arithmetic, DRAM, spilled
     registers, and "waiting", which is what a block's chain of loads and results adds to its work. They overlap."""
-    launch = _Launch(work, target, resources, COSTS)
+    launch = _launch(work, target, resources, COSTS)
     products, vector = launch.products(), launch.vector()
     waiting = launch.rounds * max(0.0, launch.chain(products, vector) - launch.throughput(products, vector))
     each = {"tensor cores": launch.blocks * products, "arithmetic": launch.blocks * vector, "DRAM": launch.dram(),
@@ -128,6 +128,19 @@ def _known(resources: Resources | Mapping[str, Any], name: str) -> Any:
     return resources.get(name) if isinstance(resources, Mapping) else getattr(resources, name)
 
 
+def _launch(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None, costs: Costs) -> _Launch:
+    """The launch as select-emitter writes it: by default in Gluon where products wait for each other, several
+    consumers can share them, and that is faster."""
+    written = _Launch(work, target, resources, costs)
+    if work.emitter == "triton" or not work.consumers or (target.kind, target.arch) != ("cuda", 90):
+        return written
+    scheduled = _InGluon(work, target, resources, costs)
+    may = work.is_chain and work.consumers > 1
+    if work.emitter == "gluon" or may and scheduled.milliseconds() < written.milliseconds():
+        return scheduled
+    return written
+
+
 class _Launch:
     """One launch on one target. Times are seconds, of a block on one multiprocessor where nothing else is said."""
 
@@ -166,10 +179,14 @@ class _Launch:
     def throughput(self, products: float, vector: float) -> float:
         """A block's part of the time, were there so many that everything is always busy."""
         busy = products / min(1.0, self.resident * self.warps / 4)  # one warp for each of the four tensor cores
-        cache = sum(each.bytes for each in self.work.traffic) / (CACHE_BYTES * self.costs.cache) * self.cycle
-        busy = max(busy, cache)
+        busy = max(busy, self.cache())
         hidden = self.costs.overlap * min(busy, vector)
         return busy + vector - hidden + self.spilling() + self.iterations * self.costs.barrier
+
+    def cache(self) -> float:
+        """What a block moves to and from the second-level cache."""
+        moved = sum(moved_bytes(each, self.work) for each in self.work.traffic)
+        return moved / (CACHE_BYTES * self.costs.cache) * self.cycle
 
     def chain(self, products: float, vector: float) -> float:
         """What a block takes alone, with whatever it waits for."""
@@ -247,5 +264,29 @@ class _Launch:
 
     def tail(self, computing: float, dram: float) -> float:
         """At the end of the launch: the last round's loads and stores are on average half done when no new ones follow,
-        and a block with more iterations than others goes on alone."""
-        return (0.5 * dram + (self.work.longest - 1) * computing) / self.rounds
+        or, where loops load ahead, all but the last ones; and a block with more iterations than others goes on
+        alone."""
+        drain = 0.5 * dram / self.rounds
+        if any(1 < loop.stages < loop.iterations for loop in self.work.loops):
+            drain = min(drain, self.costs.load)
+        return drain + (self.work.longest - 1) * computing / self.rounds
+
+
+class _InGluon(_Launch):
+    """One launch in Gluon: one program on each multiprocessor, of a producer that loads and of consumers that hide each
+    other's waits."""
+
+    def __init__(
+        self, work: Work, target: Target, resources: Resources | Mapping[str, Any] | None, costs: Costs
+    ) -> None:
+        super().__init__(work, target, resources, costs)
+        self.resident, self.rounds = 1, self.blocks
+
+    def throughput(self, products: float, vector: float) -> float:
+        overlap = self.costs.scheduled if self.work.consumers > 1 else self.costs.overlap
+        turn = self.costs.turn if self.work.is_chain else 0.0  # sums alone stay on their way
+        busy = max(products, self.cache())
+        return busy + vector - overlap * min(busy, vector) + self.spilling() + self.iterations * turn
+
+    def chain(self, products: float, vector: float) -> float:
+        return (self.costs.start + self.costs.load) / self.rounds + self.throughput(products, vector)

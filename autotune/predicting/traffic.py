@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tiledsl.autotuner.predicting.work_types import Work
+from tiledsl.autotuner.predicting.work_types import Traffic, Work
 
 
 def compulsory_bytes(work: Work) -> dict[tuple[str, bool], float]:
@@ -28,8 +28,14 @@ def dram_bytes(work: Work, per_wave: int, cache_bytes: float) -> float:
     total = 0.0
     for each in work.traffic:
         distinct = math.prod(spans[axis] for axis in each.axes)
-        total += each.bytes * distinct * waves
+        total += moved_bytes(each, work) * distinct * waves
     return max(total, compulsory)
+
+
+def moved_bytes(each: Traffic, work: Work) -> float:
+    """Bytes that a block touches on average of what there is: tiles reach beyond the ends of a buffer."""
+    reached = each.reach * math.prod((work.grid[axis] or 1) for axis in each.axes)
+    return each.bytes * min(1.0, (each.size or math.inf) / reached) if reached else each.bytes
 
 
 def _spans(work: Work, running: int) -> list[float]:

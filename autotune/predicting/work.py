@@ -68,7 +68,8 @@ class KernelLaunch:
         hint = kernel.option("swizzle")
         panel = int(pass_configs.get("map-grid.group_m") or (hint[0] if isinstance(hint, tuple) else 0))
         persistent = int(pass_configs.get("map-grid.persistent") or 0)
-        return replace(self._read[depth], options=options, panel=panel, persistent=persistent)
+        emitter = str(pass_configs.get("select-emitter.backend", "auto"))
+        return replace(self._read[depth], options=options, panel=panel, persistent=persistent, emitter=emitter)
 
 
 class _Reader:

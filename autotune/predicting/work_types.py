@@ -100,11 +100,23 @@ class Work:
     is_static: bool = True  # all sizes and trip counts are known
     panel: int = 0  # rows of blocks visited together (swizzle)
     persistent: int = 0  # programs a multiprocessor that take the blocks one after the other; 0: one for each block
+    emitter: str = "auto"  # what select-emitter.backend asks for
 
     @property
     def blocks(self) -> int:
         """Blocks of the grid; unknown dimensions count once."""
         return math.prod(each for each in self.grid if each is not None)
+
+    @property
+    def consumers(self) -> int:
+        """Groups of warps with rows of their own that could take the products in Gluon; 0 if there are none."""
+        rows = max((dot.m for dot in self.dots), default=0)
+        return rows // 64 if rows in (64, 128, 192) and self.threads in (128, 256) else 0
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether what a product is multiplied by is computed from others, as attention's weights are."""
+        return any(dot.is_computed for dot in self.dots)
 
     @property
     def operations(self) -> float:

@@ -10,7 +10,8 @@
     ties     simulated, without a GPU: do ten tunings choose one winner
 
 Each part runs in a process of its own, and what it found is in the JSON file even if it fails later on. `--small` tries
-the programs without a GPU: tiny sizes, and times that are made up. `--replay` compares the model with recordings.
+the programs without a GPU: tiny sizes, and times that are made up. `--replay` compares the model with recordings,
+`--suite` with the winners of the suite's rows.
 """
 
 from __future__ import annotations
@@ -146,6 +147,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--recordings", type=_path, help="where part model leaves its recordings; beside the JSON file")
     parser.add_argument("--trials", type=int, default=16, help="of part space that are compiled; 0: none")
     parser.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="recordings to compare the model with")
+    parser.add_argument("--suite", type=Path, metavar="FILE", help="rows of the suite to compare the model with")
     parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     unknown = [part for part in arguments.parts if part not in PARTS]
@@ -161,6 +163,11 @@ def main(argv: Sequence[str]) -> int:
 
         for path, row in zip(arguments.replay, model_check.replay(arguments.replay), strict=True):
             print(f"{path}\n{model_check.detail(read_json(path))}\n{model_check.show({'cases': [row]})}\n")
+        return 0
+    if arguments.suite:
+        from benchmarks.tuning import suite_check
+
+        print(suite_check.show(list(suite_check.replay(arguments.suite))))
         return 0
     if arguments.in_this_process:
         run_part(arguments.parts[0], arguments)

@@ -94,7 +94,8 @@ def family(path: Path) -> Family:
     target = Target.parse(recording["target"])
     rows = []
     for trial in recording["trials"]:
-        works = work.read(*builder.program_for(recording["arguments"], trial["config"]))
+        given = {"pass_configs": recording.get("pass_configs", {}), **trial["config"]}
+        works = work.read(*builder.program_for(recording["arguments"], given))
         if trial["status"] == "ok" and prune.reason(works, target) is None:
             rows.append(Measured(works, float(trial["ms"]), trial.get("resources")))
     return Family(recording["case"], target, rows)

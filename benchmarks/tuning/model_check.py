@@ -79,7 +79,7 @@ def compare(recording: Mapping[str, Any]) -> dict[str, Any]:
     target = Target.parse("cuda:90" if recording["target"] == "interpret" else recording["target"])
 
     def program_for(config: Mapping[str, Any]) -> Any:
-        return builder.program_for(arguments, config)
+        return builder.program_for(arguments, {"pass_configs": recording.get("pass_configs", {}), **config})
 
     ranking = rank.rank(program_for, [trial["config"] for trial in trials], target)
     measured = {at: float(trial["ms"]) for at, trial in enumerate(trials) if trial["status"] == "ok"}
@@ -139,7 +139,8 @@ def detail(recording: Mapping[str, Any]) -> str:
     arguments = recording["arguments"]
     target = Target.parse("cuda:90" if recording["target"] == "interpret" else recording["target"])
     configs = [trial["config"] for trial in recording["trials"]]
-    ranking = rank.rank(lambda config: builder.program_for(arguments, config), configs, target)
+    passes = {"pass_configs": recording.get("pass_configs", {})}
+    ranking = rank.rank(lambda config: builder.program_for(arguments, {**passes, **config}), configs, target)
     places = {at: place for place, at in enumerate(ranking.order, 1)}
     rows = [
         {

@@ -15,8 +15,20 @@ from typing import Any
 
 import pytest
 
+from benchmarks.rows import all_rows
 from benchmarks.tuning import __main__ as command
-from benchmarks.tuning import cases, cold, interleaved, large_space, model_check, processes, stages, start, winner
+from benchmarks.tuning import (
+    cases,
+    cold,
+    interleaved,
+    large_space,
+    model_check,
+    processes,
+    stages,
+    start,
+    suite_check,
+    winner,
+)
 from benchmarks.tuning.report import Report, read_json, table
 from tests.support import forked
 
@@ -361,3 +373,35 @@ def test_the_systems_keep_byte_code_as_python_does_by_default(monkeypatch: pytes
     monkeypatch.setenv("ELSE", "kept")
     found = cold.environment(tmp_path)
     assert "PYTHONDONTWRITEBYTECODE" not in found and found["ELSE"] == "kept"
+
+
+SUITE = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "suite-nvidia-h200.json"
+OF_SUITE = (
+    "fp16 full B4 H32 S4096 D128",
+    "fp16 causal B4 H32 S4096 D64",
+    "1x8192x8192",
+    "4096x7168x16384",
+    "131072x1024",
+)
+
+
+def test_the_model_tries_what_won_in_the_suite_among_its_first(tmp_path: Path) -> None:
+    """`--suite` has all rows; benchmarks/results/README.md says of how many this holds."""
+    whole = json.loads(SUITE.read_text())
+    rows = [row for row in whole["rows"] if any(text in row["case"] for text in OF_SUITE)]
+    rows = [row for row in rows if row["family"] != "softmax backward"]  # ties of which the model knows nothing
+    (tmp_path / "suite.json").write_text(json.dumps({"rows": rows}))
+    found = list(suite_check.replay(tmp_path / "suite.json"))
+    assert len(found) >= len(OF_SUITE) and all(each["place"] <= suite_check.FIRST for each in found), found
+    assert f"in {len(found)} of {len(found)} rows" in suite_check.show(found)
+
+
+def test_ties_stand_for_a_winner_and_lost_configurations_do_not_count() -> None:
+    (row,) = (row for row in all_rows() if row.name == "softmax: fp16 8192x8192")
+    _, _, configs = suite_check.asked(row)
+    order = [{"config": config, "ms": 1.0, "spread": 0.0} for config in configs]
+    order[7] |= {"ms": 0.99, "spread": 0.02}
+    gone = {"config": {"block_M": 3, "threads": 32}, "ms": 0.5, "spread": 0.0}
+    found = suite_check.compare(row, [*order, gone])
+    assert found["alike"] == 1 and found["place"] > 1
+    assert suite_check.compare(row, [{**each, "spread": 0.0} for each in order])["alike"] == found["place"]

@@ -94,6 +94,11 @@ def test_matches_torch(queries: int, keys: int, causal: bool, dim: int, block: i
     assert errors(kernel.source, queries, keys, dim, causal) < 1e-3
 
 
+def test_turns_that_issue_their_own_products_alone() -> None:
+    source = gradients({"schedule-loops.skew": False}).source
+    assert "turn_1_before" not in source and errors(source, 256, 256, 128, False) < 1e-3
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_heads_that_share_keys_and_blocks_of_their_own(persistent: bool) -> None:
     """A loop over the heads of a group stands around the loops over their queries."""

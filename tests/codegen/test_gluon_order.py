@@ -53,6 +53,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "two products into a sum": (turn_programs.scan, 128, {}),
     "tiles held differently long": (turn_programs.twice, 128, {}),
     "a loop in a loop": (turn_programs.nested, 128, {}),
+    "product, nothing in flight": (turn_programs.product, 128, {"schedule-loops.in_flight": 0}),
+    "attention, not skewed": (turn_programs.weighted, 128, {"schedule-loops.skew": False}),
+    "attention by one group": (turn_programs.weighted, 128, {"select-emitter.consumers": "one"}),
+    "two products into a sum, not skewed": (turn_programs.scan, 128, {"schedule-loops.skew": False}),
 }
 
 
@@ -209,10 +213,13 @@ def test_all_mistakes_in_the_text_are_found(name: str) -> None:
 
 
 OPTIONS = {
-    "stages": (2, 3, 4),
-    "rescale": ("each", "late", "lazy"),
-    "overlap": (True, False),
-    "persistent": (True, False),
+    "select-emitter.stages": (2, 3, 4),
+    "select-emitter.rescale": ("each", "late", "lazy"),
+    "select-emitter.overlap": (True, False),
+    "select-emitter.persistent": (True, False),
+    "select-emitter.consumers": ("auto", "one"),
+    "schedule-loops.skew": (True, False),
+    "schedule-loops.in_flight": (0, 4),
 }
 
 
@@ -229,7 +236,7 @@ def test_every_schedule_that_options_ask_for(name: str, rows: int) -> None:
     function = program(len(lengths), max(lengths), 2, rows, *([5] if is_constant else []))
     done: set[str] = set()
     for values in itertools.product(*OPTIONS.values()):
-        configs = {f"select-emitter.{option}": value for option, value in zip(OPTIONS, values, strict=True)}
+        configs = dict(zip(OPTIONS, values, strict=True))
         made = tiledsl.compile(function, target="cuda:90", pass_configs={**GLUON, **configs})
         if "@gluon.jit" in made.source and made.source not in done:
             done.add(made.source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,11 @@ def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-def scheduled(body: str, warps: int = 4) -> list[str]:
+def scheduled(body: str, warps: int = 4, **options: Any) -> list[str]:
     """The lines of the launch's body after the pass, without constants and indentation."""
     root = launch(body, f'(("num_warps", {warps}), ("emitter", "gluon"))')
     program = parse_program(print_op(root))
-    ScheduleLoops().run(program)
+    ScheduleLoops(**options).run(program)
     verify(program.root)
     again = print_op(program.root)
     assert print_op(parse_program(again).root) == again
@@ -134,6 +135,12 @@ def test_what_attention_keeps_in_registers(upper: str, parts: int, expected: str
     assert scheduled(attention(OF_SCORES, "", upper, parts))[0] == expected
 
 
+def test_without_skew_a_turn_has_no_part_in_the_next() -> None:
+    lines = scheduled(attention(OF_SCORES, ""), skew=False)
+    assert [line for line in lines if "gluon.cluster" in line] == ["gluon.cluster"]
+    assert lines[0] == "gluon.schedule {runs = (true,)}"
+
+
 def test_factors_that_more_is_computed_from_are_not_late() -> None:
     """A factor from before the scores is not of the turn, and what is beside the rescaling needs it at once."""
     early = OF_SCORES.replace("reduce %s", "reduce %acc")
@@ -200,6 +207,10 @@ def test_added_products() -> None:
     found = scheduled(product("%acc", "", "", "%d"))
     assert found[0] == "gluon.schedule {runs = (true,), in_flight = ((0,),)}"
     assert found[-3:] == ["%scale = arith.mul %i, %n : int32", "scf.yield [%d]", "}"]
+
+
+def test_no_more_products_are_in_flight_than_asked_for() -> None:
+    assert scheduled(product("%acc", "", "", "%d"), in_flight=0)[0] == "gluon.schedule {runs = (true,)}"
 
 
 @pytest.mark.parametrize(

@@ -217,14 +217,14 @@ def held_differently_long(rows: int) -> TileLoops:
     body = f"""
     %zero = arith.constant {{value = 0.0}} : {wide}
     %q = tile.load_block %X[%c0, %c0] {{axes = (0, 1)}} : {left}
-    %r = scf.for %c0, %c4, %c1[%zero] : {wide} (%k: int32, %acc: {wide}) {{
+    %r = scf.for %c0, %c4, %c1[%zero] {{num_stages = 4}} : {wide} (%k: int32, %acc: {wide}) {{
       %b = tile.load_block %X[%k, %c0] {tile}
       %s = tensor.dot %q, %b, %zero : {wide}
       %w = arith.cast %s : {left}
       %v = tile.load_block %Y[%k, %c0] {tile}
       %o = tensor.dot %w, %v, %acc : {wide}
       scf.yield [%o] }}
-    %r2 = scf.for %c0, %c4, %c1[%r] : {wide} (%k2: int32, %acc2: {wide}) {{
+    %r2 = scf.for %c0, %c4, %c1[%r] {{num_stages = 3}} : {wide} (%k2: int32, %acc2: {wide}) {{
       %v2 = tile.load_block %Y[%k2, %c0] {tile}
       %o2 = tensor.dot %q, %v2, %acc2 : {wide}
       scf.yield [%o2] }}"""
@@ -240,8 +240,12 @@ def held_differently_long(rows: int) -> TileLoops:
     ],
 )
 def test_tiles_that_wait_have_places_of_their_own(rows: int, groups: int, warps: int, once: int, stage: int) -> None:
-    least = make_plan(held_differently_long(rows), groups, warps, 0, PLENTY).least
-    assert least == BARRIER_BYTES + (once + 2 * stage) * 8192
+    found = held_differently_long(rows)
+    made = make_plan(found, groups, warps, 0, PLENTY)
+    assert made.least == BARRIER_BYTES + (once + 2 * stage) * 8192 and made.stages == 4  # as the deepest loop asks
+    with pytest.raises(NotRecognised, match="two stages need") as raised:
+        make_plan(found, groups, warps, 0, made.least - 1)
+    assert raised.value.op is found.loops[0].op
 
 
 def adding(rows: int, added: str = "%d") -> TileLoops:

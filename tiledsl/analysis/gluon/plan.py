@@ -62,13 +62,14 @@ def make_plan(
     kept = {load: tensor_bytes(load.out) for load in found.kept}
     once = BARRIER_BYTES + sum(kept.values()) + sum(map(tensor_bytes, {*found.buffers(warps).values()}))
     results = {op: tensor_bytes(op.value) for op in stored}
-    stage_bytes = sum(tensor_bytes(load.out) for load in {*found.places(groups > 1 or warps == 4).values()})
+    stage_bytes = sum(tensor_bytes(load.out) for load in {*found.places(are_late=warps == 4).values()})
     least = once + sum(results.values()) + 2 * stage_bytes
     in_item = None
     if least > shared_bytes:
         places = [(gluon.box(load), load.out.dtype) for load in kept]
         in_item = next((op for op in results if (gluon.box(op), op.value.dtype) in places), None)
-        least -= results.get(in_item, 0) if in_item is not None else 0
+        if in_item is not None:
+            least -= results[in_item]
     if least > shared_bytes:
         raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", place)
     _check_registers(found, groups, warps)
@@ -78,10 +79,9 @@ def make_plan(
 
 
 def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
-    columns_of, threads = warps // 4 if groups == 1 else groups, groups * warps
-    limit = CONSUMER_REGISTERS[columns_of] * 7 // 8
+    limit = CONSUMER_REGISTERS[groups] * 7 // 8
     for loop in found.loops:
-        needed = live_registers(loop, threads, groups == 1 and warps > 4)
+        needed = live_registers(loop, groups * warps, warps > 4)
         if needed > limit:
             raise NotRecognised(f"tiles need {needed} registers a thread of {limit}", loop.op)
     for product in found.products:
@@ -89,7 +89,7 @@ def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
         columns = instruction_columns(shape, warps)
         if shape[0] != 16 * divided(shape, warps)[0]:  # ptxas then waits for each instruction by itself
             raise NotRecognised(f"{shape[0]} rows are more than those of an instruction of {warps} warps", product)
-        if columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[columns_of]:
+        if columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[groups]:
             raise NotRecognised(f"an instruction of {columns} columns does not fit {groups} consumers", product)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.passes.ir_cases import program
+from tests.passes.ir_cases import kernel_of, program
 from tests.support.programs import gemm
 from tiledsl.analysis.product_loops import ProductLoop, is_read_in_place, outlasts_iteration, product_loops
 from tiledsl.dialects import scf, tensor, tile
@@ -94,6 +94,24 @@ def product_of(rows: int, columns: int, dtype: str) -> tensor.DotOp:
     %d = tensor.dot %a, %b, %acc : tensor<{rows}x{columns}xfloat32>"""
     made = program(body, parameters=f"f: float32, h: {dtype}").root
     return next(op for op in made.walk() if isinstance(op, tensor.DotOp))
+
+
+@pytest.mark.parametrize(("sum", "adds"), [("%d", True), ("%acc", False)])
+def test_loops_of_two_products_that_share_a_tile(sum: str, adds: bool) -> None:
+    square = "tensor<64x64xfloat32>"
+    body = f"""
+    %zero = tensor.broadcast %f : {square}
+    %r, %r2 = scf.for %c0, %c4, %c1[%zero, %zero] : {square}, {square} (%k: int32, %acc: {square}, %other: {square}) {{
+      %a = tile.load_block %A[%c0, %c0] {{axes = (0, 1)}} : {square}
+      %b = tile.load_block %B[%c0, %c0] {{axes = (0, 1)}} : {square}
+      %bt = tensor.transpose %b {{permutation = (1, 0)}} : {square}
+      %d = tensor.dot %a, %bt, %acc : {square}
+      %e = tensor.dot %b, %a, {sum} : {square}
+      scf.yield [%d, %e] }}"""
+    (found,) = product_loops(kernel_of(program(body)))  # type: ignore[arg-type]
+    assert [load.out.name for load in found.loads] == ["a", "b"] and found.adds_products is adds
+    sides = [(operand.load.out.name, operand.summed) for operand in found.operands]
+    assert sides == [("a", 1), ("b", 1), ("b", 1), ("a", 0)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.affine import form_interval, linear_form
+from tiledsl.analysis.affine import form_interval, is_position, linear_form
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
 from tiledsl.analysis.ranges import Interval, Ranges
 from tiledsl.ir.core import Value
@@ -129,3 +129,41 @@ def test_intervals_within_limits(form: LinearForm, limits: tuple[int, int], expe
 def test_an_empty_form_is_the_number_zero() -> None:
     empty = LinearForm()
     assert empty.is_constant and (empty.constant, empty.slack) == (0, 0) and empty == constant_form(0)
+
+
+def in_loop(lines: str) -> dict[str, Value]:
+    made = program(f"scf.for %c0, %s, %c1 (%k: int32) {{ {lines} scf.yield }}").root
+    found = {value.name: value for op in made.walk() for value in op.results}
+    return found | {arg.name: arg for op in made.walk() for region in op.regions for arg in region.args}
+
+
+@pytest.mark.parametrize(
+    ("value", "placed"),
+    [
+        ("arith.mul %k, %c65536", True), ("arith.mul %k, %c65537", False), ("arith.mul %c65536, %k", True),
+        ("arith.mul %c65537, %k", False), ("arith.mul %k, %c-65536", True), ("arith.mul %k, %c-65537", False),
+        ("arith.add %k, %c65537", True),  # no factor
+        ("arith.mul %m, %bx", True), ("arith.add %k, %s", False), ("arith.mul %s, %c2", False),
+        ("arith.select %b, %k, %m", True), ("arith.select %b, %k, %s", False), ("arith.select %b, %s, %k", False),
+        ("arith.and %k, %c3", True), ("arith.shr %k, %c3", True), ("arith.xor %k, %c3", False),  # as in a hash
+        ("tile.load %N[%k]", False),
+    ],
+)  # fmt: skip
+def test_which_integers_are_positions(value: str, placed: bool) -> None:
+    assert is_position(in_loop(f"%x = {value} : int32")["x"]) is placed
+
+
+@pytest.mark.parametrize("lower", ["%c0", "%m", "%s"])
+def test_a_loops_index_is_a_position_where_the_loop_starts_at_one(lower: str) -> None:
+    made = program(f"scf.for {lower}, %s, %c1 (%k: int32) {{ scf.yield }}").root
+    (index,) = [arg for op in made.walk() for region in op.regions for arg in region.args if arg.name == "k"]
+    assert is_position(index) is (lower != "%s")
+
+
+def test_factors_of_positions_are_strides() -> None:
+    """A sum is that of unbounded integers where each position is multiplied with at most 65536, in all."""
+    for first, second, is_sum in ((256, -256, True), (256, -257, False), (1, -65536, True), (1, -65537, False)):
+        lines = f"%x = arith.mul %k, %c{first} : int32 %y = arith.mul %x, %c{second} : int32"
+        made = in_loop(f"{lines} %z = arith.add %y, %c5 : int32 %w = arith.cast %z : int64")
+        terms = {factors[0].name: number for factors, number in linear_form(made["w"], True).terms.items() if factors}
+        assert terms == ({"k": first * second} if is_sum else {"w": 1})

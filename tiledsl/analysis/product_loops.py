@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
@@ -103,10 +104,10 @@ def outlasts_iteration(load: Load, loop: scf.ForOp) -> bool:
     """Whether a large product of a loop may still read a loaded tile when the next iteration has begun: nothing in the
     loop waits for its result, which is only added to."""
     readers = [each for user in load.out.uses for each in _readers(user)]
-    return any(isinstance(each, tensor.DotOp) and is_asynchronous(each) and _only_adds(each, loop) for each in readers)
+    return any(is_asynchronous(each) and _only_adds(each, loop) for each in readers)
 
 
-def is_asynchronous(op: Operation) -> bool:
+def is_asynchronous(op: Operation) -> TypeGuard[tensor.DotOp]:
     """Whether an operation is a product that reads shared memory while other instructions run (wgmma)."""
     return isinstance(op, tensor.DotOp) and op.a.shape[0] >= ASYNCHRONOUS_ROWS and op.b.shape[1] >= 8
 

@@ -9,7 +9,13 @@ import pytest
 
 from tests.passes.ir_cases import kernel_of, program
 from tests.support.programs import gemm
-from tiledsl.analysis.product_loops import ProductLoop, is_read_in_place, outlasts_iteration, product_loops
+from tiledsl.analysis.product_loops import (
+    ProductLoop,
+    is_read_both_ways,
+    is_read_in_place,
+    outlasts_iteration,
+    product_loops,
+)
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Region
 from tiledsl.ir.pass_manager import PassManager, Program
@@ -120,6 +126,7 @@ def test_loops_of_two_products_that_share_a_tile(sum: str, adds: bool) -> None:
         (64, "", [True, True]),
         (32, "", [False, False]),  # which waits for its result
         (64, "%e = tensor.dot %a, %b, %d : TILE", [True, True]),  # which is only added to
+        (64, "%e = tensor.dot %side, %square, %d : TILE", [True, True]),
         (64, "%e = arith.neg %d : TILE", [False, False]),
         (64, "%e = tensor.dot %a, %b, %d : TILE %n = arith.neg %e : TILE", [False, False]),
         (64, "%e = tensor.dot %d, %b, %zero : TILE", [False, True]),  # as an operand it is awaited; %e is not
@@ -129,6 +136,8 @@ def test_products_that_outlast_their_iteration(rows: int, reader: str, outlasts:
     tile_type = f"tensor<{rows}x64xfloat32>"
     body = f"""
     %zero = tensor.broadcast %f : {tile_type}
+    %side = tensor.broadcast %f : {tile_type}
+    %square = tensor.broadcast %f : tensor<64x64xfloat32>
     %r = scf.for %c0, %c4, %c1[%zero] : {tile_type} (%k: int32, %acc: {tile_type}) {{
       %a = tile.load_block %A[%c0, %c0] {{axes = (0, 1)}} : {tile_type}
       %b = tile.load_block %B[%c0, %c0] {{axes = (0, 1)}} : tensor<64x64xfloat32>
@@ -139,3 +148,26 @@ def test_products_that_outlast_their_iteration(rows: int, reader: str, outlasts:
     (loop,) = [op for op in made.walk() if isinstance(op, scf.ForOp)]
     loads = [op for op in loop.body if isinstance(op, tile.LoadBlockOp)]
     assert [outlasts_iteration(load, loop) for load in loads] == outlasts
+
+
+@pytest.mark.parametrize(
+    ("rows", "reader", "both"),
+    [
+        (64, "", False),
+        (64, "%e = tensor.dot %small, %b, %less : tensor<32x64xfloat32>", True),
+        (64, "%e = arith.neg %bt : tensor<64x64xfloat32>", True),
+        (64, "%e = tensor.dot %bt, %b, %zero : tensor<64x64xfloat32>", False),
+        (32, "%e = arith.neg %b : tensor<64x64xfloat32>", False),  # in registers alone
+    ],
+)
+def test_tiles_that_are_read_in_shared_memory_and_in_registers(rows: int, reader: str, both: bool) -> None:
+    body = f"""
+    %zero = tensor.broadcast %f : tensor<{rows}x64xfloat32>
+    %less = tensor.broadcast %f : tensor<32x64xfloat32>
+    %small = tensor.broadcast %f : tensor<32x64xfloat32>
+    %b = tile.load_block %B[%c0, %c0] {{axes = (0, 1)}} : tensor<64x64xfloat32>
+    %bt = tensor.transpose %b {{permutation = (1, 0)}} : tensor<64x64xfloat32>
+    %d = tensor.dot %zero, %bt, %zero : tensor<{rows}x64xfloat32>
+    {reader}"""
+    (load,) = [op for op in program(body).root.walk() if isinstance(op, tile.LoadBlockOp)]
+    assert is_read_both_ways(load) is both

@@ -22,17 +22,14 @@ def hardware_orders(ttgir: str) -> str:
     orders: list[Any] = []
     lines = iter(ttgir.splitlines())
     for line in lines:
-        dot = _DOT.search(line)
-        if dot:
+        if dot := _DOT.search(line):
             rest = re.sub(r"loc\(.*$", "", dot[2])
             result = re.split("tensor<|memdesc<", rest)[-1]
             kinds = [_instruction(*layouts[name]) for name in re.findall(r"#(\w+)", result) if name in layouts]
             elements = re.findall(r"x([a-z]\w*), ", rest)
             flags = re.findall(r"(inputPrecision = \w+|maxNumImpreciseAcc = \d+)", rest)
             orders.append((dot[1], kinds, sorted(set(elements)), flags))
-            continue
-        reduction = _REDUCE.search(line)
-        if reduction:
+        elif reduction := _REDUCE.search(line):
             body, types = [], ""
             for inner in lines:
                 if inner.lstrip().startswith("})"):

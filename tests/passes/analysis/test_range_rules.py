@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.ranges import _RULES, Interval, _loop_index, _places
+from tiledsl.analysis.ranges import _RULES, EVERYTHING, Interval, _loop_index, _places
 from tiledsl.dialects import arith
 from tiledsl.ir.core import Operation
 
@@ -78,6 +78,41 @@ def test_three_operands() -> None:
     select = operation("%y = arith.select %b, %s, %bx : int32")
     either = itertools.product([Interval(0, 1)], few, few)
     assert checked(select, either, lambda condition, a, b: a if condition else b) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute"),
+    [
+        ("reduce sum", sum), ("reduce max", max), ("reduce min", min), ("reduce prod", None),
+        ("scan max", max), ("scan min", min), ("scan sum", None), ("scan prod", None),
+    ],
+)  # fmt: skip
+def test_elements_together(kind: str, compute: Callable[..., int] | None) -> None:
+    name, kind = kind.split()
+    out = "tensor<2xint32>" if name == "reduce" else "tensor<3x2xint32>"
+    made = operation(
+        f'%x = tensor.broadcast %s : tensor<3x2xint32> %y = tensor.{name} %x {{kind = "{kind}", axis = 0}} : {out}'
+    )
+    for each in SMALL:
+        found, numbers = _RULES[type(made)](made, each), range(int(each.lo), int(each.hi) + 1)
+        together = [compute(three) for three in itertools.product(numbers, repeat=3)] if compute else []
+        assert found == (Interval(min(together), max(together)) if compute else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "found"),
+    [
+        ("%y = tensor.iota {axis = 0} : tensor<4x1xint32>", [], Interval(0, 3)),
+        ("%y = gluon.warp_group_id {parts = 3} : int32", [], Interval(0, 2)),
+        ("%y = gluon.work_item_id %s : int32", [Interval(2, 5)], Interval(0, 4)),
+        ("%y, %z = gluon.longest_first %s, %bx : int32, int32", [Interval(2, 5), Interval(1, 7)], Interval(0, 6)),
+        ("%y = arith.cast %s : int64", [Interval(2, 5)], Interval(2, 5)),
+        ("%y = arith.cast %f : int32", [EVERYTHING], None),
+    ],
+)
+def test_places_and_casts(text: str, operands: list[Interval], found: Interval | None) -> None:
+    made = operation(text)
+    assert _RULES[type(made)](made, *operands) == found
 
 
 def test_loops_that_go_up_or_down_for_certain() -> None:

@@ -431,7 +431,10 @@ def test_products_that_triton_computes_faster(
     assert reason in said and bool(said) == bool(reason)
 
 
-@pytest.mark.parametrize(("columns", "groups", "flying"), [(128, 2, 2), (256, 2, 1), (64, 3, 2), (128, 3, 1)])
+@pytest.mark.parametrize(
+    ("columns", "groups", "flying"),
+    [(128, 2, 2), (144, 2, 2), (146, 2, 1), (256, 2, 1), (64, 3, 2), (96, 3, 2), (98, 3, 1), (128, 3, 1)],
+)
 def test_two_products_from_zero_fly_where_registers_allow(columns: int, groups: int, flying: int) -> None:
     """Three tiles of sums: 192 of 216 registers; 96 of 144 for three consumers."""
     (loop,) = loops("fresh", columns, rows=64).loops

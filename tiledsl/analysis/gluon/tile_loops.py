@@ -239,17 +239,13 @@ def _check_supported(body: Region, found: TileLoops, warps: int) -> None:
             raise NotRecognised("a branch with effects", op)
         if isinstance(op, tensor.DotOp) and op.parent_op not in scheduled:
             raise NotRecognised("a product outside of the loops, or in a branch", op)
-        if (
-            isinstance(op, LOADS)
-            and (op.parent_op not in scheduled)
-            and (op.parent is not body or top.index(op) > first)
-        ):
+        if isinstance(op, LOADS) and op.parent_op not in scheduled and op not in top[:first]:
             raise NotRecognised("a product's operand is loaded after a loop, or in one without products", op)
         if warps and is_addition(op) and op.parent_op in scheduled:
             continue
         if op.effects & Effect.WRITE and op.parent is not body:
             raise NotRecognised(f"{op.name} in a loop", op)
-        if op.effects & Effect.WRITE and top.index(op) < last:
+        if op.effects & Effect.WRITE and op in top[:last]:
             raise NotRecognised("memory is written before the last loop", op)
 
 

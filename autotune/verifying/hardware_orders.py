@@ -39,7 +39,7 @@ def hardware_orders(ttgir: str) -> str:
             combine = [each for each in body if each]
             if reduction[1] == "tt.reduce" and all(re.search(r"max|min|andi|ori|xori|addi", each) for each in combine):
                 continue
-            axis = int((re.search(r"axis = (\d+)", reduction[2]) or ["", "0"])[1])
+            axis = int(dict(_NUMBERS.findall(reduction[2]))["axis"])
             source = _TYPES.search(types.partition("->")[0])
             where = types if source is None else _along(source[1], source[3], axis, layouts)
             orders.append((reduction[1], reduction[2], combine, source[2] if source else "", where))

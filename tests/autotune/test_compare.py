@@ -349,6 +349,8 @@ def test_what_is_returned_may_be_an_input() -> None:
 
 
 def test_what_a_reference_loses_is_a_share_of_its_size() -> None:
+    made = Reference(lambda A: A * 2, [torch.full((4,), 3.0).double()])  # in the most precise type at once
+    assert [each.unsure for each in made.candidates] == [0.0]
     made = Reference(lambda A: A * 0 if A.dtype == F else A * 1, [torch.full((4,), 3.0)])
     assert [each.unsure for each in made.candidates] == [1.0, 1.0]
     made = Reference(lambda A: A * 1 if A.dtype == F else A * 0, [torch.full((4,), 3.0)])
@@ -419,3 +421,9 @@ def test_roundings_of_a_program() -> None:
     assert product("float32", "bfloat16") == (TF32, True)
     assert product("int8", "int32") == (0.0, False)
     assert roundings(program("%x = arith.add %f, %f : float32", parameters="f: float32").root) == (0.0, False)
+    tiles = "%a = tile.alloc : buffer<16*16*{}, shared> %c = tile.alloc : buffer<16*16*float32, fragment>"
+    for dtype, precision, coarsest in (
+        ("float32", "tf32", TF32), ("float32", "tf32x3", TF32), ("float32", "ieee", 0.0), ("float64", "tf32", 0.0),
+    ):  # fmt: skip
+        text = f'{tiles.format(dtype)} tile.gemm %a, %a, %c {{precision = "{precision}"}}'
+        assert roundings(program(text, parameters="f: float32").root) == (coarsest, False)

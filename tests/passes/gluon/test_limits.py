@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,6 +156,28 @@ def test_left_operands_stay_in_registers_with_a_sixth_to_spare(
 ) -> None:
     (loop,) = loops(columns=columns, depth=depth, width=width, rows=64).loops
     assert fits_registers(loop, groups) is stays
+    loaded = replace(loop, loads=(*loop.loads, loop.products[0].a.op))  # what each turn loads does not stay
+    assert fits_registers(loaded, groups) is (groups < 3)
+
+
+def test_left_operands_stay_beside_one_sum() -> None:
+    wide, half = "tensor<64x64xfloat32>", "{axes = (0, 1)} : tensor<64x64xfloat16>"
+
+    def stays(second: str) -> bool:
+        body = f"""
+        %zero = arith.constant {{value = 0.0}} : {wide}
+        %q = tile.load_block %X[%c0, %c0] {half}
+        %r, %r2 = scf.for %c0, %c4, %c1[%zero, %zero] : {wide}, {wide} (%k: int32, %acc: {wide}, %two: {wide}) {{
+          %b = tile.load_block %X[%k, %c0] {half}
+          %s = tensor.dot %q, %b, %zero : {wide}
+          %w = arith.cast %s : tensor<64x64xfloat16>
+          %o = tensor.dot %w, %b, %acc : {wide}
+          {second}
+          scf.yield [%o, {"%o2" if second else "%two"}] }}"""
+        (loop,) = tile_loops(kernel_of(program(body, parameters="X: 2048*2048*float16")).body).loops
+        return fits_registers(loop, 1)
+
+    assert stays("") and not stays(f"%o2 = tensor.dot %w, %b, %two : {wide}")
 
 
 @pytest.mark.parametrize("groups", CONSUMER_REGISTERS)
@@ -381,7 +404,9 @@ def test_rows_take_no_registers_but_tiles_do() -> None:
     ],
 )  # fmt: skip
 def test_when_sums_are_rescaled(width: int, groups: int, fast_math: bool, chosen: str) -> None:
-    assert rescaling(loops(width=width), groups, fast_math) == chosen
+    found, narrow = loops(width=width), loops(width=32)
+    assert rescaling(found, groups, fast_math) == chosen
+    assert rescaling(TileLoops((*found.loops, *narrow.loops), ()), groups, fast_math) == chosen  # as the first loop
 
 
 def test_attention_that_gluon_is_known_to_compute_faster() -> None:

@@ -296,8 +296,7 @@ def _has_products(kernel: tile.KernelOp) -> bool:
 
 def _store_boxes(ops: Iterable[Operation]) -> list[tile.StoreBlockOp]:
     """Turn stores of whole tiles into boxes where possible."""
-    stores = [op for op in ops if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
-    return [box for box in map(_store_box, stores) if box is not None]
+    return [box for box in map(_store_box, of_kinds(ops, tile.StoreOp)) if box is not None]
 
 
 def _has_gluon(target: Any) -> bool:
@@ -405,10 +404,11 @@ def _store_box(store: tile.StoreOp, keep: bool = False) -> tile.StoreBlockOp | N
 def _box_of(op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
     """The offsets of a box and the dimensions along which it extends. Raises NotRecognised for what TMA cannot move."""
     buffer = tile.buffer_type(op.buffer)
-    assert isinstance(tile_type, TensorType)
+    if not isinstance(tile_type, TensorType) or len(tile_type.shape) != 2:
+        raise NotRecognised(f"{tile_type} is not a box for TMA", op)
     bits = ELEMENTS[buffer.dtype].bits
     last = buffer.shape[-1]
-    if buffer.scope != "global" or not 2 <= len(buffer.shape) <= 5 or len(tile_type.shape) != 2:
+    if buffer.scope != "global" or not 2 <= len(buffer.shape) <= 5:
         raise NotRecognised(f"{tile_type} of {buffer} is not a box for TMA", op)
     if buffer.strides is not None or not isinstance(last, int) or last * bits % 128:
         raise NotRecognised(f"the rows of {buffer} are not contiguous multiples of 16 bytes", op)
@@ -427,7 +427,7 @@ def _box_of(op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, tile_type: object) -
                 raise NotRecognised("a tile's dimensions are in another order than its buffer's", op)
             axes.append(axis)
         offsets.append(materialize(at, start))
-    if len(axes) != 2 or axes[-1] != len(buffer.shape) - 1:
+    if axes[1:] != [len(buffer.shape) - 1]:
         raise NotRecognised("a tile does not walk along the last dimension of its buffer", op)
     return offsets, tuple(axes)
 

@@ -37,7 +37,6 @@ def put_constant_right(op: BinaryOp, rw: Rewriter) -> bool:
     if constant_of(lhs) is None or constant_of(rhs) is not None:
         return False
     op.set_operands([rhs, lhs])
-    rw.changed(op)
     return True
 
 
@@ -49,7 +48,6 @@ def put_constant_right_of_comparison(op: CmpOp, rw: Rewriter) -> bool:
         return False
     op.set_operands([rhs, lhs])
     op.set_attribute("predicate", MIRRORED[op.predicate])
-    rw.changed(op)
     return True
 
 
@@ -232,7 +230,6 @@ def simplify_select(op: SelectOp, rw: Rewriter) -> bool:
     inner = op.condition.op
     if isinstance(inner, arith.NotOp):
         op.set_operands([inner.source, op.on_false, op.on_true])
-        rw.changed(op)
         return True
     if op.out.dtype != "bool":
         return False
@@ -301,7 +298,6 @@ def drop_needless_broadcast(op: arith.Elementwise, rw: Rewriter) -> bool:
         if source is value:  # a splat constant
             source = rw.constant(value.op.attributes["value"], ScalarType(value.dtype))  # type: ignore[union-attr]
         op.set_operands([source if index == position else each for index, each in enumerate(op.operands)])
-        rw.changed(op)
         return True
     return False
 
@@ -320,7 +316,6 @@ def broadcast_once(op: tensor.BroadcastOp, rw: Rewriter) -> bool:
     if not isinstance(inner, tensor.BroadcastOp):
         return False
     op.set_operands([inner.source])
-    rw.changed(op)
     return True
 
 
@@ -334,10 +329,10 @@ def reshape_splat_or_iota(op: Operation, rw: Rewriter) -> bool:
         rw.replace(op, [rw.insert(tensor.BroadcastOp(scalar, result_types=[type])).result if type.shape else scalar])
         return True
     if isinstance(inner, tensor.IotaOp) and isinstance(type, TensorType):
-        axes = [axis for axis, size in enumerate(type.shape) if size != 1]
-        if len(axes) == 1 and type.shape[axes[0]] == inner.extent:
-            rw.replace(op, [rw.insert(tensor.IotaOp(axis=axes[0], result_types=[type], names=[inner.out.name])).result])
-            return True
+        match [axis for axis, size in enumerate(type.shape) if size != 1]:
+            case [axis] if type.shape[axis] == inner.extent:
+                rw.replace(op, [rw.insert(tensor.IotaOp(axis=axis, result_types=[type], names=[inner.out.name])).out])
+                return True
     return False
 
 
@@ -400,7 +395,6 @@ def _drop_mask(op: Any, rw: Rewriter) -> bool:
     if broadcast_shapes(*others) != broadcast_shapes(*shapes):
         return False
     op.set_field("mask", [])
-    rw.changed(op)
     return True
 
 

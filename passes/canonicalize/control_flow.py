@@ -17,9 +17,7 @@ from tiledsl.passes.dce import drop_dead_iter_args, remove_iter_args
 def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) -> None:
     """Replace `op` by the body of a region; `values` take the place of the region's arguments."""
     for arg, value in zip(region.args, values, strict=True):
-        for user in arg.uses:
-            rw.changed(user)
-        arg.replace_with(value)
+        _replace(arg, value, rw)
     terminator = region.terminator
     results = list(terminator.values if isinstance(terminator, ConditionOp) else terminator.operands)
     for inner in region:
@@ -54,9 +52,7 @@ def simplify_if_results(op: IfOp, rw: Rewriter) -> bool:
         elif a is b or empty:
             rw.before = op
             chosen = a if a is b else rw.insert(arith.SelectOp(op.condition, a, b)).result
-            for user in value.uses:
-                rw.changed(user)
-            value.replace_with(chosen)
+            _replace(value, chosen, rw)
             drop.append(index)
     if not drop:
         return False
@@ -64,7 +60,6 @@ def simplify_if_results(op: IfOp, rw: Rewriter) -> bool:
         _requeue([terminator.operands[index] for index in drop], rw)
         terminator.set_field("values", _without(terminator.operands, drop))
     op.results = _without(op.results, drop)
-    rw.changed(op)
     return True
 
 
@@ -74,13 +69,12 @@ def invert_empty_then(op: IfOp, rw: Rewriter) -> bool:
     inner = op.condition.op
     if isinstance(inner, arith.NotOp) and op.orelse.first is not op.orelse.last:
         condition = inner.source
-    elif op.then.first is op.then.last and op.orelse.first is not op.orelse.last and not op.results:
+    elif op.then.first is op.then.last and not op.results:
         condition = rw.insert(arith.NotOp(op.condition)).result
     else:
         return False
     op.set_operands([condition])
     op.regions.reverse()
-    rw.changed(op)
     return True
 
 
@@ -105,13 +99,10 @@ def drop_unchanging_iter_args(op: ForOp, rw: Rewriter) -> bool:
     for index, (init, arg) in enumerate(zip(op.inits, op.iter_args, strict=True)):
         if terminator.operands[index] in (arg, init):
             unchanging.append(index)
-            for old in (arg, op.results[index]):
-                for user in old.uses:
-                    rw.changed(user)
-                old.replace_with(init)
+            _replace(arg, init, rw)
+            _replace(op.results[index], init, rw)
     if unchanging:
         remove_iter_args(op, unchanging)
-        rw.changed(op)
     return bool(unchanging)
 
 
@@ -122,7 +113,6 @@ def drop_unused_iter_args(op: ForOp, rw: Rewriter) -> bool:
     if not drop_dead_iter_args(op):
         return False
     _requeue(before, rw)
-    rw.changed(op)
     return True
 
 
@@ -172,12 +162,11 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
     for index, (init, arg) in enumerate(zip(op.inits, op.before.args, strict=True)):
         back = following.operands[index]
         handed = [inner for inner, value in zip(op.after.args, condition.values, strict=True) if value is arg]
-        if back is init or back is arg or back in handed:
+        if back is init or back in handed:
             _replace(arg, init, rw)
             following.set_field("values", _without(following.operands, [index]))
             op.set_field("inits", _without(op.inits, [index]))
             op.before.set_args(_without(op.before.args, [index]))
-            rw.changed(op)
             return True
     for index, value in enumerate(condition.values):
         inner = op.after.args[index]
@@ -191,7 +180,6 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
             condition.set_field("values", _without(condition.values, [index]))
             op.after.set_args(_without(op.after.args, [index]))
             op.results = _without(op.results, [index])
-            rw.changed(op)
             return True
     return False
 

@@ -178,7 +178,6 @@ def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
     if scaled.type != op.arguments[0].type:
         return False
     op.set_operands([scaled])
-    rw.changed(op)
     return True
 
 
@@ -191,7 +190,6 @@ def shift_by_tensor(op: BinaryOp, rw: Rewriter) -> bool:
         return False
     if isinstance(op, arith.ShrOp) and ELEMENTS[op.out.dtype].kind == "int":
         op.set_operands([op.lhs, rw.constant(bits - 1, op.rhs.type)])
-        rw.changed(op)
     else:
         rw.replace(op, [rw.constant(0, with_shape(op.out.shape, op.out.dtype))])
     return True

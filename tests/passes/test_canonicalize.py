@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.passes.ir_cases import after, body_lines, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.arith import wrap
+from tiledsl.ir.rewrite import Patterns, apply_patterns
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.canonicalize import Canonicalize
+from tiledsl.passes.canonicalize import Canonicalize, cancel_terms
 
 STORE = "tile.store %y, %N[%bx]"
 
@@ -529,6 +530,61 @@ def test_a_while_loop_that_never_runs_goes() -> None:
         tile.store %d, %N[%s]
         """,
     )
+
+
+def differences_left(more: str = "%a9") -> int:
+    """Of two equal sums of ten terms, %a9 and %b9."""
+    sums = [
+        f"%{name}{n} = arith.add {f'%{name}{n - 1}' if n else '%bx'}, {'%bx' if n % 2 == 0 and n else '%s'} : int32"
+        for name in "ab"
+        for n in range(10)
+    ]
+    made = program(
+        "\n".join(
+            [*sums, "%q = arith.sub %a9, %c7 : int32", f"%d = arith.sub {more}, %b9 : int32", "tile.store %d, %N[%bx]"]
+        )
+    )
+    apply_patterns(made.root, Patterns([cancel_terms]))
+    return sum("arith.sub" in line for line in body_lines(made))
+
+
+def test_terms_cancel_if_few_values_are_read() -> None:
+    """Of 32 values, and of no more, it is known of what they are the sums."""
+    assert (differences_left("%a9"), differences_left("%q")) == (1, 2)
+    assert "arith.sub" in " ".join(result("%d = arith.sub %s, %bx : int32\n%y = arith.sub %s, %d : int32"))
+
+
+STORE_SUM = "%y = arith.add %k, %c3 : int32\n" + STORE
+BRANCH = "scf.if %b {\n" + STORE_SUM + "\nscf.yield\n} {\nscf.yield\n}\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"scf.for %c5, %c6, %c1 (%k: int32) {{ {BRANCH} scf.yield }}",
+        f"%r = scf.for %c0, %s, %c1[%c5] : int32 (%i: int32, %k: int32) {{ {BRANCH} scf.yield [%k] }}",
+        f"%k = scf.for %c0, %s, %c1[%c5] : int32 (%i: int32, %x: int32) {{ scf.yield [%x] }} {BRANCH}",
+        f"%k = scf.if %b : int32 {{ scf.yield [%c5] }} {{ scf.yield [%c5] }} {BRANCH}",
+        f"""%r = scf.while [%c5] : int32 (%k: int32) {{
+              {BRANCH} %more = tile.load %N[%k] : int32
+              %c = arith.cmp %more, %s {{predicate = "lt"}} : bool scf.condition %c[%k]
+            }} (%x: int32) {{ scf.yield [%x] }}""",
+        f"""%r = scf.while [%c5] : int32 (%k: int32) {{
+              {BRANCH} %more = tile.load %N[%k] : int32
+              %c = arith.cmp %more, %s {{predicate = "lt"}} : bool scf.condition %c[%k]
+            }} (%x: int32) {{ scf.yield [%c5] }}""",
+        f"""%r = scf.while [%s] : int32 (%x: int32) {{
+              %c = arith.cmp %x, %bx {{predicate = "lt"}} : bool scf.condition %c[%c5]
+            }} (%k: int32) {{ {BRANCH} %z = tile.load %N[%k] : int32 scf.yield [%z] }}""",
+        f"""%k = scf.while [%s] : int32 (%x: int32) {{
+              %c = arith.cmp %x, %bx {{predicate = "lt"}} : bool scf.condition %c[%c5]
+            }} (%y: int32) {{ %z = tile.load %N[%y] : int32 scf.yield [%z] }} {BRANCH}""",
+    ],
+)
+def test_what_uses_a_known_value_in_a_branch_is_computed(body: str) -> None:
+    """Whoever gave the value: what is used by operations inside of others is visited again, too."""
+    stores = [line for line in after(Canonicalize(), body) if line.startswith("tile.store")]
+    assert stores == ["tile.store %c8, %N[%bx]"]
 
 
 def test_effects_stay() -> None:

@@ -393,6 +393,7 @@ def test_launch_options_of_the_program_are_told_too() -> None:
         ("64*128*float16, global, strides(256, 1)", False), ("64*128*float16, global, strides(128, 1)", False),
         ("64*m*float16, global", False), ("2*2*2*2*64*128*float16, global", False), ("128*float16, global", False),
         ("2*64*128*float16, global", True), ("2*2*64*128*float16, global", True),
+        ("2*2*2*64*128*float16, global", True), ("64*128*float16, shared", False),
     ],
 )  # fmt: skip
 def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
@@ -412,6 +413,23 @@ def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
     }}"""
     (load,) = (op for op in parse_program(text).root.walk() if isinstance(op, tile.LoadOp))
     with contextlib.nullcontext() if is_box else pytest.raises(NotRecognised):
+        _box_of(load, load.out.type)
+
+
+@pytest.mark.parametrize(
+    ("places", "type"), [("%bx, %bx", "float16"), ("%bx, %line", "tensor<8xfloat16>"), ("%i, %j, %k", "")]
+)
+def test_a_box_has_two_dimensions(places: str, type: str) -> None:
+    made = ir_program(
+        f"""%line = tensor.iota {{axis = 0}} : tensor<8xint32>
+        %i = tensor.iota {{axis = 0}} : tensor<2x1x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x2x1xint32>
+        %k = tensor.iota {{axis = 2}} : tensor<1x1x8xint32>
+        %x = tile.load %{"A" if type else "B"}[{places}] : {type or "tensor<2x2x8xfloat16>"}""",
+        parameters="A: 64*64*float16, B: 64*64*64*float16",
+    )
+    (load,) = (op for op in made.root.walk() if isinstance(op, tile.LoadOp))
+    with pytest.raises(NotRecognised, match="is not a box"):
         _box_of(load, load.out.type)
 
 

@@ -70,7 +70,7 @@ class Rewriter(Builder):
         op.erase()
 
     def changed(self, op: Operation) -> None:
-        """Note that `op` was changed in place: it and its users are visited again."""
+        """Note that another operation was changed in place: it and its users are visited again."""
         self._worklist[op] = None
         for value in op.results:
             self._worklist.update(dict.fromkeys(value.uses))
@@ -80,7 +80,8 @@ Pattern = Callable[[Operation, Rewriter], bool]
 
 
 def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bool]], Pattern]:
-    """Mark a function as a rewrite pattern, which returns whether it changed anything.
+    """Mark a function as a rewrite pattern, which returns whether it changed anything: then the operation and its users
+    are visited again.
 
     It applies to operations of these classes and of classes derived from them; without classes, to all operations.
     """
@@ -153,7 +154,7 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
                     worst, times = Counter(getattr(each, "__name__", "?") for each in fired).most_common(1)[0]
                     raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {times} times")
                 if op.parent is not None:
-                    worklist[op] = None
+                    rewriter.changed(op)
                 break
             assert op.parent is not None, f"{rewrite} erased {op.name} and says that it changed nothing"
     return changes

@@ -123,7 +123,7 @@ class _Dims(DisjointSets[Dim]):
                 self.kept.update((node, axis) for axis, size in enumerate(value.shape) if size > 1)
             else:
                 for axis in range(len(value.shape)):
-                    self.join((node, axis), (value, axis))
+                    self.unite((node, axis), (value, axis))
             if isinstance(node, Operation):
                 self.ranks[node] = len(value.shape)
 
@@ -158,13 +158,13 @@ class _Dims(DisjointSets[Dim]):
             case tensor.ReduceOp():
                 self.kept.add((op.source, op.axis))
                 for place, axis in enumerate(_left(range(len(op.source.shape)), [op.axis])):
-                    self.join((op.source, axis), (op.out, place))
+                    self.unite((op.source, axis), (op.out, place))
             case tensor.ScanOp() | tensor.SortOp():
                 self.alike(op, tiles)
                 self.kept.add((op.source, op.axis))
             case tensor.TransposeOp():
                 for place, axis in enumerate(op.permutation):
-                    self.join((op.source, axis), (op.out, place))
+                    self.unite((op.source, axis), (op.out, place))
             case scf.ForOp():
                 for place, (iter_arg, result) in enumerate(zip(op.iter_args, op.results, strict=True)):
                     self.alike(iter_arg, [result])

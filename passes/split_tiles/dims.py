@@ -59,7 +59,7 @@ class Dims(DisjointSets[Dim]):
         self.sizes[node, axis] = size or extent
         if value not in self.free:
             self.sizes[value, place] = extent
-            self.join((node, axis), (value, place))
+            self.unite((node, axis), (value, place))
 
     def keep(self, node: Node, axis: int, op: Operation, reason: str) -> None:
         self.kept.setdefault((node, axis), Kept(reason, op))
@@ -128,7 +128,7 @@ class Dims(DisjointSets[Dim]):
                 if op.source in self.free:  # no part of it lies between its elements of the outermost dimension
                     inner = (op, ~outer)
                     self.sizes[inner] = op.source.shape[outer]
-                    self.join(inner, (op, place))
+                    self.unite(inner, (op, place))
                 for value, axes in ((op.source, left), (op.out, right)):
                     for axis in axes[1:]:
                         self.keep(value, axis, op, "a reshape divides them in another way")
@@ -165,7 +165,7 @@ class Dims(DisjointSets[Dim]):
         for dim, number in self.least.items():
             if dim in self.sizes:
                 of_class, size = least.setdefault(self.root(dim), {}), self.sizes[dim]
-                of_class[size] = max(number, of_class.get(size, 1))
+                of_class[size] = max(number, of_class.get(size, number))
         if every:
             class_parts = {root: _parts(each) for root, each in sizes.items()}
         else:

@@ -74,7 +74,7 @@ def keeps_element(op: tile.StoreOp) -> bool:
         return False
     pairs = list(zip(read.indices, op.indices, strict=True))
     same = all(a is b or (constant_of(a) is not None and constant_of(a) == constant_of(b)) for a, b in pairs)
-    if not same or not tile.is_on_chip(op.buffer) or read.mask is not None or read.parent is not op.parent:
+    if not same or not tile.is_on_chip(op.buffer) or read.mask is not None:
         return False
     between = read.next
     while between is not None and between is not op and (between.is_pure or isinstance(between, tile.LoadOp)):

@@ -20,6 +20,7 @@ ARITHMETIC = {
 }  # fmt: skip
 COMMUTE = {
     "min", "max", "gcd", "same_value", "same_place", "dot_dtype", "isclose", "suppress", "broadcast_shapes", "both",
+    "unite",
     "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp",
 }  # fmt: skip
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}

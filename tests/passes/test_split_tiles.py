@@ -21,6 +21,7 @@ from tiledsl.ir.printer import print_op
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.split_tiles import SplitTiles
+from tiledsl.passes.split_tiles.dims import _is_free
 
 PARAMETERS = "A: 64*192*float16, B: 192*192*float16, C: 64*192*float32, D: 64*192*float32, R: 192*float32, n: int32"
 TILE = """
@@ -488,3 +489,30 @@ def test_sums_of_floats_that_are_divided_are_said_to_be(body: str, divides: bool
 def test_a_mode_that_does_not_exist() -> None:
     with pytest.raises(TileError, match=r"split-tiles\.mode"):
         tiledsl.compile(gemm(64, 64), target="interpret", pass_configs={"split-tiles.mode": "some"})
+
+
+@pytest.mark.parametrize(
+    ("made", "is_free"),
+    [
+        ("%x = arith.constant {value = 1} : tensor<4x512xint32>", True),
+        ("%x = tensor.iota {axis = 1} : tensor<1x512xint32>", True),
+        ("%x = arith.add %i, %n : tensor<4x512xint32>", True),
+        ("%x = arith.add %i, %loaded : tensor<4x512xint32>", False),
+        ("%x = arith.add %n, %n : int32", False),
+        ("%x = tensor.broadcast %n : tensor<4x512xint32>", True),
+        ("%x = tensor.broadcast %loaded : tensor<4x512xint32>", False),
+        ("%x = tensor.transpose %i {permutation = (1, 0)} : tensor<512x4xint32>", True),
+        ("%x = tensor.reshape %i : tensor<4x1x512xint32>", True),
+        ("%x = tensor.reshape %i : tensor<4x8x64xint32>", False),  # one dimension is another one
+        ("%x = tensor.reshape %i : tensor<2048xint32>", False),
+        ('%x = tensor.reduce %i {kind = "max", axis = 0} : tensor<512xint32>', False),
+    ],
+)
+def test_what_any_part_of_can_be_computed_alone(made: str, is_free: bool) -> None:
+    text = f"""%i = tensor.broadcast %n : tensor<4x512xint32>
+    %loaded = tensor.broadcast %n : tensor<1x512xint32>
+    {made}
+    tile.print [%x] {{message = ""}}"""
+    (shown,) = (op for op in program(text, parameters=PARAMETERS).root.walk() if op.name == "tile.print")
+    free, _, op, *_ = (op for op in shown.parent or () if op.name != "arith.constant" or op.result.shape)
+    assert _is_free(op, {free.result}) is is_free

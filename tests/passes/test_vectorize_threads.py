@@ -13,6 +13,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 from tiledsl.passes.vectorize_parallel.arrays import split_arrays
+from tiledsl.passes.vectorize_parallel.threads import _at, _Unknown
 
 PARAMETERS = "A: 64*float32, B: 64*float32, N: 64*int32"
 
@@ -403,3 +404,37 @@ def test_an_array_that_a_parallel_of_threads_fills(value: str, own: bool) -> Non
       %y = tile.load %loc[%c1] : float32 tile.store %y, %B[%tx]""")
     (store,) = [line for line in found if line.startswith("tile.store") and "%loc" in line]
     assert ("[%tx, " in store or "[%tx_1, " in store) is own, found
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("%x = arith.add %i, %j : tensor<4x8xint32>", 7),
+        ("%x = arith.floordiv %j, %i : tensor<4x8xint32>", 2),
+        ("%z = arith.sub %i, %c2 : tensor<4x1xint32>\n%x = arith.floordiv %j, %z : tensor<4x8xint32>", None),
+        ("%x = tensor.broadcast %i : tensor<4x8xint32>", 2),
+        ("%x = tensor.iota {axis = 1} : tensor<1x1xint32>", 0),
+        ('%x = arith.cmp %i, %j {predicate = "lt"} : tensor<4x8xbool>', True),
+        ('%c = arith.cmp %i, %j {predicate = "lt"} : tensor<4x8xbool>\n%x = arith.not %c : tensor<4x8xbool>', False),
+        ("%x = arith.not %i : tensor<4x1xint32>", None),  # of bits
+        ("%x = arith.cast %i : tensor<4x1xfloat32>", 2.0),
+        ("%w = arith.cast %i : tensor<4x1xint64>\n%x = arith.cast %w : tensor<4x1xint32>", None),
+        ("%f = arith.cast %i : tensor<4x1xfloat32>\n%x = arith.mul %f, %c0.5 : tensor<4x1xfloat32>", 1.0),
+        ("%w = arith.cast %i : tensor<4x1xint64>\n%x = arith.add %w, %w : tensor<4x1xint64>", None),
+        ("%w = arith.cast %i : tensor<4x1xfloat16>\n%x = arith.add %w, %w : tensor<4x1xfloat16>", None),
+        ("%x = tile.load %N[%i] : tensor<4x1xint32>", None),
+        ("%x = arith.add %i, %bx : tensor<4x1xint32>", None),
+    ],
+)
+def test_what_a_value_of_indices_alone_is_at_a_point(made: str, found: float | None) -> None:
+    text = f"""%i = tensor.iota {{axis = 0}} : tensor<4x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+    {made}
+    tile.print [%x] {{message = ""}}"""
+    (shown,) = (op for op in program(text).root.walk() if op.name == "tile.print")
+    try:
+        number = _at(shown.operands[0], (2, 5))
+    except _Unknown:
+        assert found is None
+    else:
+        assert (type(number), number) == (type(found), found)

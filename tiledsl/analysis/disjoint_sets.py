@@ -21,6 +21,6 @@ class DisjointSets(Generic[_Member]):
             member = above
         return member
 
-    def join(self, first: _Member, second: _Member) -> None:
+    def unite(self, first: _Member, second: _Member) -> None:
         """Make one set of two; the first one's root stands for it."""
         self.parents[self.root(second)] = self.root(first)

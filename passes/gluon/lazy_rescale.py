@@ -13,14 +13,15 @@ reference beside the maximum, and moves it only where weights would exceed 2 ** 
 
 After the loop all sums are multiplied by 2 ** (slope * (ref - m)), which gives their original values up to rounding.
 This requires that f is linear, that x is at most slope * g, and that nothing else depends on m; `_Dependence` proves
-it.
+it. Where x may exceed slope * g by a constant, so that weights are at most 2 ** lift from the beginning, the reference
+moves where they would exceed 2 ** 8 as well, which is 2 ** (8 - lift) times that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tiledsl.analysis.dependence import stripped
@@ -51,10 +52,10 @@ class _Shifted:
 
     old: float = 0.0
     new: float = 0.0
-    free: tuple[tuple[Value, float], ...] = ()
+    free: tuple[_Multiple, ...] = ()
 
     def times(self, factor: float) -> _Shifted:
-        free = tuple((value, factor * number) for value, number in self.free)
+        free = tuple(replace(each, number=factor * each.number) for each in self.free)
         return _Shifted(self.old * factor, self.new * factor, free)
 
     def plus(self, other: _Shifted) -> _Shifted:
@@ -70,6 +71,19 @@ def _require(condition: bool) -> None:
         raise _Other
 
 
+@dataclass(frozen=True)
+class _Multiple:
+    """A value times a number and scalars, whose product is not negative."""
+
+    value: Value
+    number: float = 1.0
+    scalars: frozenset[Value] = frozenset()
+
+    def is_close(self, other: _Multiple, slope: float) -> bool:
+        """Whether both have the same factor, up to a number."""
+        return self.scalars == other.scalars and math.isclose(self.number, slope * other.number)
+
+
 class _Dependence:
     """How a loop's values depend on the maximum carried at `position`. Raises _Other unless sums may depend so."""
 
@@ -77,6 +91,7 @@ class _Dependence:
         body, yielded = loop.body, loop.yielded
         self.old, self.new = body.args[1 + position], yielded[position]
         self.power: tuple[str, float] | None = None  # the exponential function and the slope
+        self.lift = 0.0  # the logarithm to base 2 of the largest weight
         risen = self.new.op
         if not isinstance(risen, arith.MaxOp) or self.old not in risen.operands or self.old.dtype != "float32":
             raise _Other
@@ -147,9 +162,13 @@ class _Dependence:
             _require(not shift.free)
             return _Scaled.STEP
         _require(len(shift.free) == 1)
-        ((value, factor),), bounds = shift.free, _bounded(self.found)
-        chain = _unmasked(value)
-        _require(any(source in chain and math.isclose(factor, slope * number) for source, number in bounds))
+        (free,), bounds = shift.free, _bounded(self.found)
+        chain, base = _unmasked(free.value), MATH_FUNCTIONS[function].base
+        assert base is not None
+        above = [lift for bound, lift in bounds if bound.value in chain and free.is_close(bound, slope)]
+        _require(bool(above))
+        self.lift = max(self.lift, min(above) * slope * math.log2(base))
+        _require(self.lift < LARGEST_WEIGHT)
         return _Scaled.NEW
 
     def _alike(self, values: Sequence[Value]) -> _Scaled | _Shifted:
@@ -174,28 +193,52 @@ class _Dependence:
         return how.times(factor)
 
 
-def _multiple(value: Value) -> tuple[Value, float]:
-    """A value as a number times another value."""
-    factor = 1.0
+def _multiple(value: Value) -> _Multiple:
+    """A value as a number, and scalars that are not negative, times another value."""
+    number, scalars = 1.0, set()
     while isinstance(op := value.op, arith.MulOp):
-        constants = [constant_of(_seen_through(each)) for each in op.operands]
-        number = constants[0] if constants[1] is None else constants[1]
-        if number is None:
+        for one, other in (op.operands, op.operands[::-1]):
+            factor = _seen_through(other)
+            constant = constant_of(factor)
+            if constant is not None:
+                number, value = number * constant, one
+                break
+            if not factor.shape and _multiple(factor).value not in scalars and _is_not_negative(factor):
+                inner = _multiple(factor)
+                number, value = number * inner.number, one
+                scalars |= {inner.value, *inner.scalars}
+                break
+        else:
             break
-        factor, value = factor * number, op.operands[0 if constants[1] is not None else 1]
-    return value, factor
+    return _Multiple(value, number, frozenset(scalars))
 
 
-def _bounded(value: Value) -> list[tuple[Value, float]]:
-    """Tiles, each times a number, of which no element in a row exceeds the row's `value`."""
-    value, factor = _multiple(_seen_through(value))
-    value, op = _seen_through(value), _seen_through(value).op
-    if factor <= 0:
+def _is_not_negative(value: Value) -> bool:
+    """Whether a scalar is an absolute value, times numbers that are not negative; NaN is none."""
+    op = value.op
+    if isinstance(op, arith.MulOp):
+        return all(map(_is_not_negative, op.operands))
+    number = constant_of(value)
+    return isinstance(op, arith.MathOp) and op.function == "abs" or number is not None and number >= 0
+
+
+def _bounded(value: Value) -> list[tuple[_Multiple, float]]:
+    """Tiles, times a number and scalars, of which no element in a row exceeds the row's `value` by more than that."""
+    value = _seen_through(value)
+    op = value.op
+    if isinstance(op, (arith.SubOp, arith.AddOp)) and (number := constant_of(_seen_through(op.rhs))) is not None:
+        above = number if isinstance(op, arith.SubOp) else -number
+        return [(bound, max(0.0, lift + above)) for bound, lift in _bounded(op.lhs)]
+    found = _multiple(value)
+    value = _seen_through(found.value)
+    op = value.op
+    if found.number <= 0:
         return []
     if isinstance(op, tensor.ReduceOp) and op.kind == "max" and op.axis == 1:
-        return [(op.source, factor)]
-    if isinstance(op, arith.MaxOp):
-        return [(tile, factor * number) for each in op.operands for tile, number in _bounded(each)]
+        return [(replace(found, value=op.source), 0.0)]
+    if isinstance(op, arith.MaxOp) and not found.scalars:
+        inner = [each for operand in op.operands for each in _bounded(operand)]
+        return [(replace(bound, number=found.number * bound.number), found.number * lift) for bound, lift in inner]
     return []
 
 
@@ -267,7 +310,8 @@ class _Lazily:
         top = at.insert(arith.MaxOp(maximum, highest, names=["top"])).result
         base = MATH_FUNCTIONS[self.function].base
         assert base is not None, "what is shifted is an exponential function's argument"
-        rise = at.constant(LARGEST_WEIGHT / (self.slope * math.log2(base)), old.type)
+        lift = max(each.lift for each in self.each)
+        rise = at.constant((LARGEST_WEIGHT - lift) / (self.slope * math.log2(base)), old.type)
         limit = at.insert(arith.AddOp(old, rise)).result
         raised = at.insert(arith.CmpOp(highest, limit, predicate="gt")).out
         reference = at.insert(arith.SelectOp(raised, highest, old, names=[dependence.new.name])).result

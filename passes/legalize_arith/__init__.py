@@ -225,8 +225,8 @@ class LegalizeArith(Pass):
     Floor division becomes truncating division, with a correction unless ranges prove the signs. Reductions of absolute
     values and of bools, clamp, sigmoid and the like are spelt out. What Triton computes only in float32 gets casts
     (tiledsl.legality is the table); for the target "interpret", bfloat16 is computed in float32 throughout.
-    Fields of bytes and of words of 16 bits, such as weights of four bits, become 16-bit floats by their bits on NVIDIA's
-    GPUs: one logical operation and a subtraction for a pair, where a conversion takes one of few units for each element.
+    Fields of bytes and of words of 16 bits, such as weights of four bits, become 16-bit floats by their bits on
+    NVIDIA's GPUs: a logical operation and a subtraction for two, where conversions run on few units, one by one.
     exp2(a * c - b * c) becomes exp2((a - b) * c), which is 1 where a equals b even with fused multiply-add.
     Needs:   pad-tiles (masks and neutral elements have the original kinds). Keeps: results, except that what is
              computed in float32 is rounded once, at the end, and that arguments of exponentials differ in their last

@@ -15,9 +15,9 @@ E4M3 = torch.float8_e4m3fn
 SIZES = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64}
 
 
-def compiled(**sizes: Any) -> tiledsl.Kernel:
+def compiled(rescale: str, **sizes: Any) -> tiledsl.Kernel:
     function = load_example("attention_fp8").attention_fp8.function
-    passes = {"select-emitter.backend": "gluon"}
+    passes = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale}
     return tiledsl.jit(function, target="cuda:90", pass_configs=passes).compile(**{**SIZES, **sizes})
 
 
@@ -26,13 +26,16 @@ def compiled(**sizes: Any) -> tiledsl.Kernel:
     [{}, {"causal": True}, {"keys": 128}, {"dim": 128, "num_stages": 3}, {"queries": 100, "keys": 400}],
     ids=str,
 )
-def test_attention(sizes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("rescale", ["each", "lazy"])
+def test_attention(sizes: dict[str, Any], rescale: str) -> None:
     example = load_example("attention_fp8")
-    source = compiled(**sizes).source
+    source = compiled(rescale, **sizes).source
+    assert ("_rescaled(" in source) == (rescale == "lazy")
     assert "_exchanged(_words(scores))" in source and "deps=[scores, q]" in source
     chosen = {**SIZES, **sizes}
     torch.manual_seed(0)
-    q = torch.randn(1, 2, chosen["queries"], chosen["dim"]).to(E4M3)
+    q = torch.randn(1, 2, chosen["queries"], chosen["dim"])
+    q = (q * (1 + 3 * (torch.arange(chosen["queries"]) % 3)[:, None])).to(E4M3)  # maxima of some rows rise by far
     k = torch.randn(1, 1, chosen["keys"], chosen["dim"]).to(E4M3)
     v = torch.randn(1, 1, chosen["dim"], chosen["keys"]).to(E4M3)
     scales = [torch.tensor([[0.7, 1.1]]), torch.tensor([[1.3]]), torch.tensor([[0.2]])]

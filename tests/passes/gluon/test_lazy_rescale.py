@@ -236,7 +236,35 @@ def test_which_tiles_do_not_exceed_a_row_of_maxima(body: str, found: list[tuple[
       %u = tile.load %B[%i, %j] : tensor<4x8xfloat32>
       %old = arith.constant {value = 2.0} : tensor<4xfloat32>\n"""
     made = {value.name: value for op in kernel_of(program(head + body)).walk() for value in op.results}
-    assert [(tile.name, factor) for tile, factor in _bounded(made["x"])] == found
+    assert [(bound.value.name, bound.number) for bound, lift in _bounded(made["x"]) if not lift] == found
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("%c = arith.mul %m, %r : ROW\n%x = arith.sub %c, %c4.0 : ROW", [("t", 0.5, ("a",), 4.0)]),
+        ("%c = arith.mul %r, %m : ROW\n%x = arith.add %c, %c-3.0 : ROW", [("t", 0.5, ("a",), 3.0)]),
+        ("%x = arith.add %m, %c3.0 : ROW", [("t", 1.0, (), 0.0)]),
+        ("%c = arith.sub %m, %c4.0 : ROW\n%x = arith.mul %c, %c2.0 : ROW", []),  # not written so anywhere
+        ("%c = arith.max %m, %old : ROW\n%d = arith.sub %c, %c4.0 : ROW\n%x = arith.max %d, %m : ROW",
+         [("t", 1.0, (), 4.0), ("t", 1.0, (), 0.0)]),
+        ("%x = arith.mul %m, %f : ROW", []),  # of any sign
+        ("%c = arith.mul %m, %r : ROW\n%x = arith.mul %c, %r : ROW", []),  # a square
+    ],
+)  # fmt: skip
+def test_by_how_much_tiles_exceed_a_row(body: str, found: list[tuple[str, float, tuple[str, ...], float]]) -> None:
+    head = """%i = tensor.iota {axis = 0} : tensor<4x1xint32>
+      %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+      %t = tile.load %A[%i, %j] : tensor<4x8xfloat32>
+      %old = arith.constant {value = 2.0} : ROW
+      %a = arith.math [%f] {function = "abs"} : float32
+      %r = arith.mul %a, %c0.5 : float32\n"""
+    text = (head + LARGEST + body).replace("ROW", ROW)
+    made = {value.name: value for op in kernel_of(program(text)).walk() for value in op.results}
+    bounds = _bounded(made["x"])
+    assert [
+        (bound.value.name, bound.number, tuple(each.name for each in bound.scalars), lift) for bound, lift in bounds
+    ] == found
 
 
 TILE2 = "tensor<4x8xfloat32>"

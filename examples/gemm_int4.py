@@ -88,6 +88,12 @@ def pack(q):
     return words.flatten(1).to(torch.uint16)
 
 
+def unpack(words):
+    """What was packed."""
+    groups = words.to(torch.int32).unflatten(1, (-1, GROUP))
+    return torch.stack([groups >> (4 * field) & 15 for field in range(FIELDS)], dim=2).flatten(1).to(torch.uint8)
+
+
 def dequantised(q, scales):
     """The weights [N, K] in float32."""
     return (q.float() - 8) * scales.float().repeat_interleave(GROUP, 0).T

@@ -22,6 +22,19 @@ def cublas() -> Candidate:
     return Candidate("library", "cuBLAS", prepare)
 
 
+def cublas_of(weights: Callable[..., Any]) -> Candidate:
+    """A @ B.T of 16-bit floats, B made of the row's other inputs before anything is timed."""
+
+    def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
+        def bind(given: Tensors, outputs: Tensors) -> Callable[[], Any]:
+            wide = weights(*given[1:]).to(given[0].dtype)
+            return lambda: torch.mm(given[0], wide.T, out=outputs[0])
+
+        return Ready(bind)
+
+    return Candidate("library", "cuBLAS, 16-bit weights", prepare)
+
+
 def cublas_bfloat16() -> Candidate:
     """The product of float8 operands converted to bfloat16: the yardstick of what block scaling costs and gains."""
 
@@ -119,11 +132,14 @@ def _backends(context: Context) -> Sequence[tuple[str, Any]]:
     return _BACKENDS if context.device == "cuda" else (("torch, unfused", SDPBackend.MATH),)
 
 
-def fused_attention(causal: bool) -> Candidate:
-    """scaled_dot_product_attention through cuDNN or, where cuDNN does not take the row, FlashAttention-2."""
+def fused_attention(causal: bool, widened: Callable[..., Tensors] | None = None) -> Candidate:
+    """scaled_dot_product_attention through cuDNN or, where cuDNN does not take the row, FlashAttention-2.
+
+    widened: makes its operands of the row's inputs, before anything is timed.
+    """
 
     def bind(backend: Any, inputs: Tensors, gqa: bool) -> Callable[[], Any]:
-        q, k, v = inputs[:3]
+        q, k, v = inputs[:3] if widened is None else widened(*inputs)
 
         def call() -> Any:
             with sdpa_kernel(backend):

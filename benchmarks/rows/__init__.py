@@ -9,11 +9,24 @@ from benchmarks.row import Row
 
 def all_rows() -> list[Row]:
     """Every row. Families that matter most come first, and within a family the quick rows."""
-    from benchmarks.rows import any_width, attention, backward, elementwise, float8, gemm, grouped, moves, sorting
+    from benchmarks.rows import (
+        any_width,
+        attention,
+        backward,
+        elementwise,
+        float8,
+        gemm,
+        grouped,
+        linear_losses,
+        moves,
+        quantised,
+        sorting,
+    )  # fmt: skip
 
     rows = [
         *gemm.rows(), *attention.rows(), *float8.rows(), *elementwise.rows(), *any_width.rows(),
         *moves.rows(), *sorting.rows(), *grouped.rows(), *backward.rows(),
+        *quantised.rows(), *linear_losses.rows(),
     ]  # fmt: skip
     names = [row.name for row in rows]
     twice = {name for name in names if names.count(name) > 1}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import triton.language as tl
 
 from benchmarks.execute import run_row
@@ -21,7 +22,19 @@ from benchmarks.ours import tiledsl_candidate
 from benchmarks.programs import held_rows, selection, shared_rows
 from benchmarks.programs.gemm import matmul
 from benchmarks.row import Context, Row
-from benchmarks.rows import any_width, attention, backward, elementwise, float8, gemm, grouped, moves, sorting
+from benchmarks.rows import (
+    any_width,
+    attention,
+    backward,
+    elementwise,
+    float8,
+    gemm,
+    grouped,
+    linear_losses,
+    moves,
+    quantised,
+    sorting,
+)
 from benchmarks.timing import Plan
 from tiledsl import compat
 
@@ -116,6 +129,9 @@ def rows() -> list[Row]:
         ),
         sorting.top_k_row(2, 4000, 8),
         grouped.grouped_row(4, 100, 72, 128, "fp16"),
+        quantised.four_bit_row(3, 48, 1024),
+        quantised.float8_attention_row(1, 2, 160, 32, True),
+        linear_losses.cross_entropy_row(40, 200, 96, torch.float16),
     ]  # fmt: skip
 
 

@@ -53,7 +53,8 @@ def test_every_candidate_is_right_at_small_shapes(small: list[dict[str, Any]]) -
                 assert entry["status"] == "missing" and NOT_ON_A_CPU[row["name"]] in entry["why"]
                 continue
             assert entry["status"] == "ok", (row["name"], entry)
-            assert entry["kind"] in ("copy", "bf16") or 0 <= entry["error"] < 5e-3
+            allowed = 4e-2 if row["family"] == "fp8 attention" else 5e-3
+            assert entry["kind"] in ("copy", "bf16") or 0 <= entry["error"] < allowed
 
 
 def test_every_variant_by_hand_is_among_them(small: list[dict[str, Any]]) -> None:

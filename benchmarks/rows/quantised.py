@@ -1,0 +1,106 @@
+"""Rows with quantised operands beside the same in 16 bits: weights of 4 bits, attention of float8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.ours import tiledsl_candidate
+from benchmarks.peers.library import cublas_of, fused_attention
+from benchmarks.programs import example
+from benchmarks.row import Row
+from benchmarks.rows.attention_math import forward, seen_pairs
+from benchmarks.rows.spaces import GLUON, TRITON, walk
+
+GROUP = 128
+DECODE = [
+    {"block_N": n, "num_stages": stages, "threads": 32 * warps, "splits": splits, "launch_pdl": True}
+    for splits in (1, 2)
+    for n, stages, warps in ((64, 3, 4), (64, 4, 4), (32, 3, 2), (32, 4, 2), (128, 3, 8), (32, 5, 4))
+]
+ATTENTION = [
+    walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON), walk(128, 256, 2, 8, GLUON),
+    walk(128, 128, 2, 8, {**GLUON, "select-emitter.rescale": "late"}), walk(128, 128, 2, 8, TRITON),
+]  # fmt: skip
+
+
+def four_bit_row(M: int, N: int, K: int, note: str = "", quick: bool = False) -> Row:
+    """A[M, K] @ W.T of float16, W of four bits with a scale for each 128 of a row; examples/gemm_int4.py packs them."""
+    module = example("gemm_int4")
+
+    def inputs(device: str) -> list[Any]:
+        q = torch.randint(0, 16, (N, K), device=device, dtype=torch.uint8)
+        a = torch.randn(M, K, device=device, dtype=torch.float16)
+        return [a, module.pack(q), (torch.rand(K // GROUP, N, device=device) * K**-0.5).half()]
+
+    return Row(
+        family="w4a16 gemm",
+        case=f"fp16 {M}x{N}x{K}" + (f" ({note})" if note else ""),
+        inputs=inputs,
+        reference=lambda a, words, scales: [a.float() @ module.dequantised(module.unpack(words), scales).T],
+        outputs=(((M, N), torch.float16),),
+        candidates=(
+            tiledsl_candidate(module.matmul_int4, {"M": M, "N": N, "K": K}, DECODE),
+            cublas_of(lambda words, scales: module.dequantised(module.unpack(words), scales)),
+        ),
+        operations=2.0 * M * N * K,
+        bytes_moved=0.5 * N * K + 2.0 * (K // GROUP * N + M * K + M * N),
+        tags=frozenset({"decode"}),
+        quick=quick,
+    )
+
+
+def float8_attention_row(batch: int, heads: int, length: int, dim: int, causal: bool, quick: bool = False) -> Row:
+    """Attention of e4m3 with a scale for each head, float16 out; the peer has the same numbers in float16."""
+    module = example("attention_fp8")
+    shape = (batch, heads, length, dim)
+    arguments = {
+        "batch": batch, "heads": heads, "kv_heads": heads, "queries": length, "keys": length, "dim": dim,
+        "causal": causal,
+    }  # fmt: skip
+
+    def inputs(device: str) -> list[Any]:
+        shapes = shape, shape, (batch, heads, dim, length)
+        tensors, scales = zip(*(module.quantised(torch.randn(each, device=device)) for each in shapes), strict=True)
+        return [*tensors, *scales]
+
+    def widened(*given: Any) -> tuple[Any, Any, Any]:
+        q, k, v = (x.float() * scale[..., None, None] for x, scale in zip(given[:3], given[3:], strict=True))
+        return q.half(), k.half(), v.transpose(-1, -2).contiguous().half()
+
+    def reference(*given: Any) -> list[Any]:
+        q, k, v = (x.float() * scale[..., None, None] for x, scale in zip(given[:3], given[3:], strict=True))
+        return [forward(q, k, v.transpose(-1, -2), causal)[0]]
+
+    return Row(
+        family="fp8 attention",
+        case=f"e4m3 {'causal' if causal else 'full'} B{batch} H{heads} S{length} D{dim}",
+        inputs=inputs,
+        reference=reference,
+        outputs=((shape, torch.float16),),
+        candidates=(
+            tiledsl_candidate(module.attention_fp8, arguments, ATTENTION), fused_attention(causal, widened),
+        ),
+        operations=4.0 * batch * heads * seen_pairs(length, length, causal) * dim,
+        bytes_moved=batch * length * dim * heads * 5.0,
+        unit="fp8",
+        error=4e-2,  # weights have 4 bits
+        tags=frozenset({"causal" if causal else "full"}),
+        quick=quick,
+    )  # fmt: skip
+
+
+def rows() -> list[Row]:
+    """Layers of Llama 70B for one and for 16 rows; attention of the same number of tokens."""
+    return [
+        four_bit_row(16, 8192, 8192, "Llama 70B, o", quick=True),
+        four_bit_row(1, 8192, 8192, "Llama 70B, o"),
+        four_bit_row(16, 57344, 8192, "Llama 70B, gate and up"),
+        four_bit_row(1, 57344, 8192, "Llama 70B, gate and up"),
+        four_bit_row(16, 8192, 28672, "Llama 70B, down"),
+        float8_attention_row(4, 32, 4096, 128, False, quick=True),
+        float8_attention_row(4, 32, 4096, 128, True),
+        float8_attention_row(1, 32, 16384, 128, False),
+        float8_attention_row(1, 32, 16384, 128, True),
+    ]

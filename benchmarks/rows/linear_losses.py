@@ -12,11 +12,11 @@ from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled
 from benchmarks.programs import example
 from benchmarks.row import Candidate, Context, Ready, Row, Tensors
-from benchmarks.rows.spaces import GLUON, PERSISTENT, TMA, product
+from benchmarks.rows.spaces import GLUON, PERSISTENT, product
 
 SPACE = [
-    product(128, 256, 64, 3, 8, GLUON), product(128, 256, 64, 4, 8, GLUON), product(128, 128, 64, 5, 8, GLUON),
-    product(128, 256, 64, 3, 8, PERSISTENT), product(128, 256, 64, 3, 8, TMA), product(128, 256, 64, 3, 8),
+    product(128, 256, 64, 3, 8, GLUON), product(128, 256, 64, 4, 8, GLUON), product(128, 256, 64, 3, 8, PERSISTENT),
+    product(128, 256, 64, 3, 8),
 ]  # fmt: skip
 
 

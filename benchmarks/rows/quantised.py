@@ -16,12 +16,13 @@ from benchmarks.rows.spaces import GLUON, TRITON, walk
 GROUP = 128
 DECODE = [
     {"block_N": n, "num_stages": stages, "threads": 32 * warps, "splits": splits, "launch_pdl": True}
-    for splits in (1, 2)
-    for n, stages, warps in ((64, 3, 4), (64, 4, 4), (32, 3, 2), (32, 4, 2), (128, 3, 8), (32, 5, 4))
-]
+    for n, stages, warps, splits in (
+        (64, 3, 4, 1), (64, 4, 4, 1), (32, 3, 2, 1), (64, 3, 4, 2), (32, 3, 2, 2), (128, 3, 8, 1),
+    )
+]  # fmt: skip
 ATTENTION = [
     walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON), walk(128, 256, 2, 8, GLUON),
-    walk(128, 128, 2, 8, {**GLUON, "select-emitter.rescale": "late"}), walk(128, 128, 2, 8, TRITON),
+    walk(128, 128, 2, 8, TRITON),
 ]  # fmt: skip
 
 

@@ -32,14 +32,14 @@ def test_attention() -> None:
                 acc_6  2 x 64x128 float16, one for each consumer   32 KiB
                                                                   192 KiB
 
-        loop at attention.py:128: 2 deep, at least one turn
+        loop at attention.py:131: 2 deep, at least one turn
           turn  what                                  line    copies  tensor cores  arithmetic  special
-          +0    load k 128x128, TMA, by the producer  97         512
-          +0    product scores 64x128x128             98                       980
-          +1    rescale                               47                                   128
-          +1    load v 128x128, TMA, by the producer  108        512
-          +1    product acc_4 64x128x128              109                      980
-          +0    15 operations                         37-107                               648     1032
+          +0    load k 128x128, TMA, by the producer  100        512
+          +0    product scores 64x128x128             101                      980
+          +1    rescale                               48                                   128
+          +1    load v 128x128, TMA, by the producer  111        512
+          +1    product acc_4 64x128x128              112                      980
+          +0    15 operations                         38-110                               648     1032
                 a turn, in cycles                               1024          1959         776     1032
           bound by tensor cores: a turn of a block takes at least 1959 cycles of a multiprocessor""")
 

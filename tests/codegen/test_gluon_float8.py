@@ -30,7 +30,7 @@ def compiled(rescale: str, **sizes: Any) -> tiledsl.Kernel:
 def test_attention(sizes: dict[str, Any], rescale: str) -> None:
     example = load_example("attention_fp8")
     source = compiled(rescale, **sizes).source
-    assert ("_rescaled(" in source) == (rescale == "lazy")
+    assert ("_rescaled_" in source) == (rescale == "lazy")
     assert "_exchanged(weights_words)" in source and "deps=[scores, q]" in source
     chosen = {**SIZES, **sizes}
     torch.manual_seed(0)

@@ -400,6 +400,7 @@ def test_rows_take_no_registers_but_tiles_do() -> None:
     [
         (128, 2, True, "lazy"), (128, 3, True, "lazy"), (128, 2, False, "late"), (128, 3, False, "late"),
         (64, 3, True, "lazy"), (64, 3, False, "each"), (64, 2, True, "each"), (256, 2, True, "lazy"),
+        (96, 2, True, "lazy"), (94, 2, True, "each"),
         (64, 0, True, "lazy"), (128, 0, False, "each"),
     ],
 )  # fmt: skip
@@ -410,7 +411,11 @@ def test_when_sums_are_rescaled(width: int, groups: int, fast_math: bool, chosen
 
 
 def test_attention_that_gluon_is_known_to_compute_faster() -> None:
-    assert drawback(loops(rows=64), 1, A_PLAN, PLENTY).startswith("blocks of 64 rows leave one consumer alone")
+    alone = drawback(loops(rows=64, columns=128), 1, A_PLAN, PLENTY)
+    assert alone.startswith("blocks of 64 rows leave one consumer alone")
+    several = [*loops().loops, *loops(width=32).loops]  # of which the first decides
+    assert drawback(TileLoops(tuple(several), ()), 2, A_PLAN, PLENTY) == ""
+    assert drawback(TileLoops(tuple(several[::-1]), ()), 2, A_PLAN, PLENTY).startswith("a tile's extent 32")
     for name, most in (("columns", 128), ("depth", 256), ("width", 256)):
         said = {extent: drawback(loops(**{name: extent}), 2, A_PLAN, PLENTY) for extent in (32, 64, 128, 256, 512)}
         assert (said[64], said[128], drawback(loops(**{name: 128}), 3, A_PLAN, PLENTY)) == ("", "", "")

@@ -424,6 +424,48 @@ def test_attention_that_gluon_is_known_to_compute_faster() -> None:
         assert (said[256] == "") == (most == 256)
 
 
+@pytest.mark.parametrize(
+    ("depths", "widths", "change", "reason"),
+    [
+        ((64, 32), (64, 32), (), ""), ((192, 64), (128, 128), (), ""),
+        ((64, 30), (64, 64), (), "a tile's extent 64 + 30 is not from 64 to 256, in parts of 32 or more"),
+        ((64, 32), (30, 64), (), "a tile's extent 30 + 64 is not from 64 to 256, in parts of 32 or more"),
+        ((192, 66), (64, 64), (), "a tile's extent 192 + 66 is not from 64 to 256, in parts of 32 or more"),
+        ((64, 64), (192, 66), (), "a tile's extent 192 + 66 is not from 64 to 256, in parts of 32 or more"),
+        ((64, 64), (64, 64), ("%b2t, %s :", "%b2t, %zero :"), "a loop has 4 products, of which none"),  # two scores
+        ((64, 64), (64, 64), ("%w, %v2,", "%x, %v2,"), "a loop has 4 products, of which none"),  # two that are weighed
+    ],
+)  # fmt: skip
+def test_scores_and_heads_in_parts(
+    depths: tuple[int, int], widths: tuple[int, int], change: tuple[str, str], reason: str
+) -> None:
+    def tile(name: str, rows: int, columns: int, at: str) -> str:
+        return f"%{name} = tile.load_block %X[{at}, %c0] {{axes = (0, 1)}} : tensor<{rows}x{columns}xfloat16>\n"
+
+    zeros = "".join(f"%none{n} = arith.constant {{value = 0.0}} : tensor<128x{n}xfloat32>\n" for n in {64, *widths})
+    sums = [f"tensor<128x{width}xfloat32>" for width in widths]
+    body = f"""{zeros}
+    %zero = arith.constant {{value = 0.0}} : tensor<128x64xfloat32>
+    {tile("q", 128, depths[0], "%c0")} {tile("q2", 128, depths[1], "%c0")}
+    %r, %r2 = scf.for %c0, %c4, %c1[%none{widths[0]}, %none{widths[1]}] : {sums[0]}, {sums[1]}
+        (%k: int32, %acc: {sums[0]}, %acc2: {sums[1]}) {{
+      {tile("b", 64, depths[0], "%k")} {tile("b2", 64, depths[1], "%k")}
+      %bt = tensor.transpose %b {{permutation = (1, 0)}} : tensor<{depths[0]}x64xfloat16>
+      %b2t = tensor.transpose %b2 {{permutation = (1, 0)}} : tensor<{depths[1]}x64xfloat16>
+      %s = tensor.dot %q, %bt, %zero : tensor<128x64xfloat32>
+      %s2 = tensor.dot %q2, %b2t, %s : tensor<128x64xfloat32>
+      %w = arith.cast %s2 : tensor<128x64xfloat16>
+      %x = arith.neg %w : tensor<128x64xfloat16>
+      {tile("v", 64, widths[0], "%k")} {tile("v2", 64, widths[1], "%k")}
+      %o = tensor.dot %w, %v, %acc : {sums[0]}
+      %o2 = tensor.dot %w, %v2, %acc2 : {sums[1]}
+      scf.yield [%o, %o2] }}"""
+    assert not change or change[0] in body
+    made = kernel_of(program(body.replace(*change) if change else body, parameters="X: 2048*2048*float16"))
+    said = drawback(tile_loops(made.body), 2, A_PLAN, PLENTY)
+    assert said.startswith(reason) and bool(said) == bool(reason)
+
+
 def test_each_loop_of_two_products_has_one_that_waits() -> None:
     (waits,) = loops().loops
     none = TileLoop(waits.op, waits.products[:1] * 2, waits.loads)

@@ -172,7 +172,7 @@ def _weighs(loop: TileLoop) -> bool:
     late = loop.late
     early = [product for product in loop.products if product not in late]
     is_one = all(after.accumulator is before.out for before, after in pairwise(early))
-    return bool(late) and is_one and len({product.a for product in late}) == 1
+    return is_one and len({product.a for product in late}) == 1
 
 
 def _product_drawback(loop: TileLoop, groups: int, stages: int) -> str:

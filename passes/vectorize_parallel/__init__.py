@@ -168,7 +168,7 @@ class _Vectorizer:
 
     def _plain(self, op: Operation, builder: Builder, mask: Value | None) -> None:
         values = [self.map.get(value, value) for value in op.operands]
-        varies = any(new is not old and new.shape != old.shape for old, new in zip(op.operands, values, strict=True))
+        varies = any(new.shape != old.shape for old, new in zip(op.operands, values, strict=True))
         if not varies or isinstance(op, tile.PrintOp):
             builder.insert(op.clone(self.map))
         elif any(value.shape for value in (*op.operands, *op.results)):

@@ -170,7 +170,7 @@ class Block:
         groups, axis = self._groups(builder, value, group, inner_shape)
         made = reduced(builder, groups, op.kind, axis, keep=True)
         if group == count:
-            return reshaped(builder, made, (1,) * len(self.extents) + inner_shape if prod(inner_shape) > 1 else ())
+            return reshaped(builder, made, (*(1 for _ in self.extents), *inner_shape))
         return reshaped(builder, broadcast(builder, made, groups.shape), (*self.extents, *inner_shape))
 
     def _groups(self, builder: Builder, value: Value, group: int, rest: Shape) -> tuple[Value, int]:
@@ -189,7 +189,7 @@ def _exchanges_in_global_memory(parallel: tile.ParallelOp) -> bool:
     used: dict[Effect, set[Value]] = {Effect.READ: set(), Effect.WRITE: set()}
     for op in parallel.body.walk():
         for value in op.operands:
-            if not op.regions and isinstance(value.type, BufferType) and value.type.scope == "global":
+            if isinstance(value.type, BufferType) and value.type.scope == "global":
                 for effect, buffers in used.items():
                     if effect in op.effects:
                         buffers.add(root_buffer(value))

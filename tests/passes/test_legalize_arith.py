@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.passes.ir_cases import after, filecheck, program
+from tests.support import executor
 from tests.support.executor import run
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects import arith, tile
@@ -274,6 +275,7 @@ def _dot(a: str, b: str, c: str, precision: str = "") -> str:
         (("float16", "float16", "float32"), ("float16", "float32")),
         (("float16", "float16", "float16"), ("float16", "float16")),
         (("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "float32")),
+        (("bfloat16", "bfloat16", "float16"), ("bfloat16", "float32")),
         (("float16", "bfloat16", "float32"), ("float32", "float32")),
         (("float8_e4m3fn", "float8_e5m2", "float32"), ("float16", "float32")),
         (("float16", "float8_e5m2", "float32"), ("float16", "float32")),
@@ -514,3 +516,20 @@ def test_sums_that_an_integer_holds_are_one_sum(a: str, b: str, out: str, halves
     LegalizeArith().run(made)
     factors = [op.rhs for op in made.root.walk() if isinstance(op, arith.MulOp) and op.result.dtype == "float64"]
     assert [constant_of(each) for each in factors] == [2.0**28] * (halves - 1)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float8_e4m3fn", 3), ("float8_e5m2", 2)])
+def test_float64_is_rounded_once(dtype: str, bits: int) -> None:
+    """Numbers beside the middle of two neighbours, which float32 has not, are rounded to the nearer one."""
+    middles = [1 + (2 * n + 1) * 2.0 ** -(bits + 1) for n in range(3)]
+    numbers = np.array([sign * (m + d) for m in middles for d in (-(2.0**-40), 0, 2.0**-40) for sign in (1, -1)])
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<18xint32>
+    %x = tile.load %X[%i] : tensor<18xfloat64>
+    %y = arith.cast %x : tensor<18x{dtype}>
+    tile.store %y, %Y[%i]"""
+    made = program(body, parameters=f"X: 18*float64, Y: 18*{dtype}", grid=(1,), target=Target("cuda", 90))
+    LegalizeArith().run(made)
+    found = np.zeros(18, inputs_for(made.root, 0)[1].dtype)
+    executor.run(made.root, [numbers, found])
+    np.testing.assert_array_equal(found.astype(np.float64), np.round(numbers * 2**bits) / 2**bits)

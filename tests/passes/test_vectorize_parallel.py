@@ -703,3 +703,45 @@ def test_refused(name: str) -> None:
     assert caught.value.loc is None or caught.value.loc.line > 0
     if "same element" in message:
         assert ("to add up along a dimension" in str(caught.value)) is (name in OF_ITSELF)
+
+
+def test_a_while_loop_of_all_points_carries_values() -> None:
+    """The same one for all, and one for each point."""
+    to_values(
+        tiles(
+            """PAR { %n, %m = scf.while [%c0, %i] : int32, int32 (%k: int32, %o: int32) {
+                 %more = arith.cmp %k, %c3 {predicate = "lt"} : bool %sum = arith.add %o, %k : int32
+                 scf.condition %more[%k, %sum] }
+               (%q: int32, %w1: int32) { %f = arith.cast %w1 : float32 %x = tile.load %a[%i, %j] : float32
+                 %y = arith.add %x, %f : float32 tile.store %y, %a[%i, %j]
+                 %r = arith.add %q, %c1 : int32 scf.yield [%r, %w1] }
+               %g = arith.cast %m : float32 tile.store %g, %W[%i, %j] }"""
+        )
+    )
+
+
+@pytest.mark.parametrize(("extents", "stores"), [("(0, 8)", 0), ("(4, 0)", 0), ("(4, 8)", 1), ("(1, 1)", 1)])
+def test_without_points_nothing_is_done(extents: str, stores: int) -> None:
+    body = f"tile.parallel {{extents = {extents}}} (%i: int32, %j: int32) {{ tile.store %c1.0, %Y[%i, %j] }}"
+    lines = after(VectorizeParallel(), body, parameters="Y: 4*8*float32")
+    assert sum("tile.store" in line for line in lines) == stores
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "computed_in"),
+    [
+        ("int8", "add", "int32"), ("int32", "add", "int32"), ("float32", "add", "float32"),
+        ("float16", "add", "float32"), ("bfloat16", "max", "float32"), ("bool", "or", "int32"),
+    ],
+)  # fmt: skip
+def test_elements_at_computed_places_are_combined_in_a_type_that_has_it(
+    dtype: str, kind: str, computed_in: str
+) -> None:
+    body = f"""%t = tile.alloc : buffer<512*{dtype}, shared>
+    tile.parallel {{extents = (1024,)}} (%i: int32) {{
+      %n = tile.load %N[%i] : int32 %k = arith.floormod %n, %c512 : int32
+      %x = tile.load %X[%i] : {dtype} %o = tile.atomic %x, %t[%k] {{kind = "{kind}"}} : {dtype} }}
+    tile.copy %t, %Y {{shape = (512,), source_axes = (0,), target_axes = (0,)}}"""
+    parameters = f"X: 1024*{dtype}, Y: 512*{dtype}, N: 1024*int32"
+    (line,) = (each for each in after(VectorizeParallel(), body, parameters=parameters) if "tensor.scatter" in each)
+    assert line.endswith(f": tensor<512x{computed_in}>, tensor<1024x{computed_in}>")

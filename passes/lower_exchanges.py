@@ -195,7 +195,7 @@ class _Scatter:
 
     def __init__(self, op: tensor.ScatterOp) -> None:
         self.op, self.at = op, Builder.at(op)
-        self.size, self.count = op.into.shape[0], op.values.shape[0]
+        (self.size,), (self.count,) = op.into.shape, op.values.shape
         self.combining = combine(op.kind, op.into.dtype)
 
     def lower(self) -> None:

@@ -9,7 +9,11 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.ir_cases import program
+from tiledsl.dialects import tile
 from tiledsl.errors import TileError
+from tiledsl.passes.fit_warps import FitWarps
+from tiledsl.runtime.target import Target
 
 OFF = {"fit-warps.mode": "off"}
 
@@ -159,3 +163,29 @@ def test_large_tiles_elsewhere_keep_eight_warps() -> None:
         return program
 
     assert [warps(program(columns)) for columns in (128, 256)] == [4, 8]
+
+
+def threads_for(rows: int, columns: int, threads: int) -> int:
+    """Of one product of 16 steps, whose operands are loaded."""
+    kind = f"tensor<{rows}x{columns}xfloat32>"
+    body = f"""
+    %zero = arith.constant {{value = 0.0}} : {kind}
+    %a = tile.load_block %A[%c0, %c0] {{axes = (0, 1)}} : tensor<{rows}x16xfloat16>
+    %b = tile.load_block %A[%c0, %c0] {{axes = (0, 1)}} : tensor<16x{columns}xfloat16>
+    %d = tensor.dot %a, %b, %zero : {kind}"""
+    made = program(body, parameters="A: 512*512*float16", target=Target("cuda", 90))
+    (kernel,) = tile.kernels(made.root)
+    kernel.set_attribute("threads", threads)
+    FitWarps().run(made)
+    return int(kernel.threads)
+
+
+def test_as_many_registers_as_a_thread_has() -> None:
+    """207 of 255 are for tiles: so many columns has a row of each of 32 threads."""
+    assert [threads_for(32, columns, 32) for columns in (207, 208, 414, 415)] == [32, 64, 64, 128]
+
+
+def test_four_warps_have_registers_enough_for_three_blocks() -> None:
+    """120 of 168 are for tiles: of 128 threads for 64 rows of sums, their first operand's 4 and the second one's."""
+    assert [threads_for(64, columns, 256) for columns in (207, 208)] == [128, 256]
+    assert threads_for(128, 64, 256) == 256  # of more rows several warps would have the same

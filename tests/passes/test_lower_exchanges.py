@@ -209,3 +209,15 @@ def test_a_count_is_a_histogram() -> None:
         CHECK: tile.store %y
         """,
     )
+
+
+@pytest.mark.parametrize("descending", ["false", "true"])
+def test_zeros_of_both_signs_stay_in_their_order(descending: str) -> None:
+    """They are equal; the order of elements that are is theirs before, whether it is asked for or not."""
+    body = f"""%i = tensor.iota {{axis = 0}} : tensor<8xint32>
+    %x = tile.load %A[%i] {{guarded = true}} : tensor<8xfloat32>
+    %y, %o = tensor.sort %x {{axis = 0, descending = {descending}}} : tensor<8xfloat32>, tensor<8xint32>
+    tile.store %y, %A[%i] {{guarded = true}}"""
+    zeros = np.array([0.0, -0.0, -0.0, 0.0, -0.0, 0.0, 0.0, -0.0], np.float32)
+    (found,) = _results(body, "A: 8*float32", [zeros], LowerExchanges())
+    assert np.signbit(found).tolist() == np.signbit(zeros).tolist()

@@ -19,7 +19,14 @@ from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.legalize_layouts import LegalizeLayouts, _fits_into, _meets_larger, _reshaped_before, _splits
+from tiledsl.passes.legalize_layouts import (
+    LegalizeLayouts,
+    _fits_into,
+    _is_loaded_narrow,
+    _meets_larger,
+    _reshaped_before,
+    _splits,
+)
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:
@@ -443,3 +450,24 @@ PICK = """%t = tensor.reshape %x : tensor<2x4x8xint32>
 )  # fmt: skip
 def test_which_places_are_picked_by_a_gather(place: str, kind: str, gathered: bool) -> None:
     assert bool(of(rewritten(PICK.format(place, kind), size=16), tensor.GatherOp)) is gathered
+
+
+@pytest.mark.parametrize(
+    ("dtype", "through", "cut"),
+    [("int8", "int32", True), ("int16", "int16", True), ("int32", "int32", False), ("int64", "int64", False)],
+)
+def test_what_is_computed_from_numbers_of_less_than_32_bits_in_memory(dtype: str, through: str, cut: bool) -> None:
+    text = f"""tile.func {{sym_name = "test", parameters = ("A",)}} (%A: buffer<64*{dtype}, global>) {{
+      %c1 = arith.constant {{value = 1}} : int32
+      triton.launch [%c1], [%A] {{sym_name = "k"}} (%a: *{dtype}) {{
+        %n = tensor.iota {{axis = 0}} : tensor<64xint32>
+        %p = triton.addptr %a, %n : tensor<64x*{dtype}>
+        %x = triton.load %p : tensor<64x{dtype}>
+        %w = arith.cast %x : tensor<64x{through}>
+        %y = arith.cast %w : tensor<64xfloat64>
+        tile.print [%y] {{message = ""}}
+      }}
+      scf.yield
+    }}"""
+    (shown,) = (op for op in parse_program(text).root.walk() if op.name == "tile.print")
+    assert _is_loaded_narrow(shown.operands[0]) is cut

@@ -15,6 +15,7 @@ from tiledsl.passes.advance_loads import AdvanceLoads
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
+from tiledsl.passes.delay_loads import DelayLoads
 from tiledsl.passes.drop_repeated_masks import DropRepeatedMasks
 from tiledsl.passes.fit_warps import FitWarps
 from tiledsl.passes.fold_unit_dims import FoldUnitDims
@@ -90,6 +91,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
     AdvanceLoads,  # small ones behind reductions: the loops are those that will run now, and no barrier stands yet
+    DelayLoads,  # large ones in front of reductions: no barrier stands yet
     OrderAccesses,  # barriers between threads: the loops are those that will run now
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
     ReleaseOperands,  # of products in front of loops whose depths are known now

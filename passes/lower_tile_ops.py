@@ -69,13 +69,16 @@ class _TileBuilder(Builder):
 
 def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
     shape, source_axes, target_axes = op.shape, op.source_axes, op.target_axes
-    # Between global memory and a whole tile such as (1, n), the tile's own shape: no reshape, for which Triton would
-    # move the elements between threads through shared memory.
+    # Between global memory and a whole tile such as (1, n), and between two such tiles, the tile's own shape: no
+    # reshape, for which Triton would move the elements between threads through shared memory.
     source, target = tile.buffer_type(op.source), tile.buffer_type(op.target)
     if source.scope == "global" and _is_whole(target, shape, target_axes):
         shape, target_axes, source_axes = _with_ones(target, shape, target_axes, source_axes)
     elif target.scope == "global" and _is_whole(source, shape, source_axes):
         shape, source_axes, target_axes = _with_ones(source, shape, source_axes, target_axes)
+    elif source_axes == target_axes and all(_is_whole(each, shape, source_axes) for each in (source, target)):
+        shape, source_axes = target.static_shape, tuple(range(len(target.shape)))
+        target_axes = source_axes
     value = _read_tile(builder, op.source, op.source_offsets, shape, source_axes, op.safe_value, op.eviction)
     value = converted(builder, value, op.target.dtype)
     _write_tile(builder, value, op.target, op.target_offsets, shape, target_axes, op.eviction)

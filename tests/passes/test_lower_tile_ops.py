@@ -213,6 +213,22 @@ def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape(shape
     )
 
 
+@pytest.mark.parametrize(("shape", "axes"), [("9,", "1,"), ("1, 9", "0, 1")])
+def test_a_tile_with_dimensions_of_1_is_copied_in_its_own_shape(shape: str, axes: str) -> None:
+    body = f"""
+    %t = tile.alloc : buffer<1*9*float16, fragment>
+    %u = tile.alloc : buffer<1*9*float32, fragment>
+    tile.copy %t, %u {{shape = ({shape}), source_axes = ({axes}), target_axes = ({axes})}}"""
+    filecheck(
+        lowered("A: 3*float32", body)[2:],
+        """
+        %t_1 = tile.read %t : tensor<1x9xfloat16>
+        %u_1 = arith.cast %t_1 : tensor<1x9xfloat32>
+        tile.write %u_1, %u
+        """,
+    )
+
+
 def test_the_value_outside_is_of_global_memory() -> None:
     body = """%t = tile.alloc : buffer<4*float32, shared> %u = tile.alloc : buffer<2*float32, shared>
       tile.copy %A[%c1], %u {shape = (2,), source_axes = (0,), target_axes = (0,), safe_value = 2.0}

@@ -17,6 +17,7 @@ def all_rows() -> list[Row]:
         float8,
         gemm,
         grouped,
+        linear_attention,
         linear_losses,
         moves,
         quantised,
@@ -26,7 +27,7 @@ def all_rows() -> list[Row]:
     rows = [
         *gemm.rows(), *attention.rows(), *float8.rows(), *elementwise.rows(), *any_width.rows(),
         *moves.rows(), *sorting.rows(), *grouped.rows(), *backward.rows(),
-        *quantised.rows(), *linear_losses.rows(),
+        *quantised.rows(), *linear_losses.rows(), *linear_attention.rows(),
     ]  # fmt: skip
     names = [row.name for row in rows]
     twice = {name for name in names if names.count(name) > 1}

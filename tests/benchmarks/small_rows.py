@@ -30,6 +30,7 @@ from benchmarks.rows import (
     float8,
     gemm,
     grouped,
+    linear_attention,
     linear_losses,
     moves,
     quantised,
@@ -132,6 +133,9 @@ def rows() -> list[Row]:
         quantised.four_bit_row(3, 48, 1024),
         quantised.float8_attention_row(1, 2, 160, 32, True),
         linear_losses.cross_entropy_row(40, 200, 96, torch.float16),
+        by_others(linear_attention.delta_row(1, 2, 70, 16)),
+        by_others(linear_attention.gated_row("retention", 1, 2, 2, 70, 16, 32)),
+        by_others(linear_attention.gated_row("Mamba-2", 1, 2, 1, 70, 16, 32)),
     ]  # fmt: skip
 
 

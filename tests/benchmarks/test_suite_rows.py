@@ -82,6 +82,7 @@ def test_the_rows_are_those_promised() -> None:
     assert {row.family for row in rows} >= {
         "fp8 gemm", "block-scaled fp8 gemm", "attention backward", "softmax", "layer norm", "rms norm", "elementwise",
         "grouped gemm", *REDUCED_FAMILIES, *MOVED_FAMILIES, "sort", "scan", "top-k",
+        "linear attention",
     }  # fmt: skip
     for row in rows:
         assert row.operations > 0 and row.bytes_moved > 0
@@ -92,7 +93,17 @@ def test_the_rows_are_those_promised() -> None:
 def test_spaces_are_sets_of_configurations() -> None:
     import inspect
 
-    from benchmarks.rows import any_width, attention, elementwise, float8, gemm, grouped, moves, sorting
+    from benchmarks.rows import (
+        any_width,
+        attention,
+        elementwise,
+        float8,
+        gemm,
+        grouped,
+        linear_attention,
+        moves,
+        sorting,
+    )
 
     spaces = [gemm.space(M, 4096, 4096) for M in (1, 16, 64, 128, 512)] + [
         attention.SPACE,
@@ -106,6 +117,7 @@ def test_spaces_are_sets_of_configurations() -> None:
     made = (any_width.whole_space, any_width.norm_space, any_width.piece_space, any_width.prefetched_space)
     spaces += [make(N) for N in any_width.WIDTHS for make in made if make(N)]
     spaces += [moves.TOKEN_SPACE, moves.GROUP_SPACE, moves.ROPE_SPACE, moves.STREAM_SPACE, moves.HEADS_SPACE]
+    spaces += [linear_attention.DELTA_SPACE, linear_attention.GATED_SPACE]
     spaces += [moves.TRANSPOSE_SPACE, sorting.SORT_SPACE, sorting.SCAN_SPACE, *map(sorting.top_k_space, (64, 2048))]
     anything = inspect.signature(lambda **_: None)
     for space in spaces:
@@ -129,7 +141,7 @@ def test_every_row_has_a_generated_space(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(tiledsl, "autotune", autotune)
     first = {row.family: row for row in reversed(all_rows())}
-    assert len(first) == 24
+    assert len(first) == 28
     for row in map(with_generated_space, first.values()):
         generated, own = row.candidates
         assert (generated.kind, own.kind) == ("generated", "tiledsl")

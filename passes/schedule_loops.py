@@ -10,7 +10,7 @@ from tiledsl.analysis.dependence import handed_on, operands_of, reached, strippe
 from tiledsl.analysis.gluon.plan import fits_registers
 from tiledsl.analysis.gluon.schedule import AT_ONCE, block, ending_in, is_only_added_to, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
-from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, tile_loops
+from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, read_for, tile_loops
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -168,7 +168,8 @@ def _hold_back(loop: TileLoop, at_once: bool) -> None:
 def _in_order(loop: TileLoop, skew: bool) -> None:
     """Each product is issued as soon as what it needs is there: first its left operand, which may be on its way to
     shared memory while what it is added to is computed. What no product waits for comes while the last one runs; what
-    also waits for memory, behind the last one. Several products of loaded tiles alone come first."""
+    also waits for memory, behind the last one. Products that need none of the turn's others come first; of those that
+    several loaded tiles alone give, one is issued a turn ahead."""
     body, ahead = loop.op.body, loop.of_tiles
     left = [op for op in body if not op.is_terminator]
     placed: list[Operation] = []
@@ -177,12 +178,15 @@ def _in_order(loop: TileLoop, skew: bool) -> None:
         placed.extend(op for op in left if op in ops)
         left[:] = [op for op in left if op not in ops]
 
-    products = list(loop.products)
-    if skew and len(ahead) > 1:
-        products.sort(key=lambda each: each not in ahead)
+    products = loop.issued
+    needed = {value.op for product in products for value in reached(product.operands, read_for)}
+    for load in [op for op in left if op in needed and isinstance(op, triton.LoadOp) and not op.out.shape]:
+        before = {value.op for value in reached(load.operands, read_for)}
+        if before.isdisjoint(products):  # it is there when a product needs it
+            place({*before, load})
     for product in products:
-        place({value.op for value in reached([product.a], _read_for)})
-        place({value.op for value in reached(product.operands, _read_for)} | {product})
+        place({value.op for value in reached([product.a], read_for)})
+        place({value.op for value in reached(product.operands, read_for)} | {product})
     loads = [op for op in left if op.effects & Effect.READ]
     place(needed_for(value for op in loads for value in op.operands) | {*loads})
     read = {value for op in placed for each in op.walk() for value in each.operands}
@@ -202,7 +206,7 @@ def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -
 
     What both parts of a turn compute of the index, each has for itself.
     """
-    needed = {value.op for value in reached(first.operands, _read_for)} | {first}
+    needed = {value.op for value in reached(first.operands, read_for)} | {first}
     ahead, late = [op for op in ops if op in needed], [op for op in ops if op not in needed]
     copied = {op for op in ahead if op is not first and not isinstance(op, triton.LoadBlockOp)}
     read = [value for op in late for each in op.walk() for value in each.operands]
@@ -245,11 +249,6 @@ def _in_flight(loop: scf.ForOp, warps: int, most: int) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _read_for(value: Value) -> list[Value]:
-    """The values that the operation that gives one reads, inside of branches too."""
-    return [] if value.op is None else [operand for op in value.op.walk() for operand in op.operands]
-
-
 def _name_results(body: Region) -> None:
     for op in body.walk():
         if isinstance(op, triton.StoreBlockOp) and not op.ring:
@@ -283,7 +282,8 @@ def _name_rings(launch: triton.LaunchOp) -> None:
         }
         for load in rows:
             last = max(order[user] for user in load.out.uses)
-            rings[next(key for key in rings if order[key[1]] > last)].append(load)
+            keys = [key for key in rings if order[key[1]] > last]
+            rings[next((key for key in keys if order[key[0]] < order[load]), keys[0])].append(load)
         free = dict(known)
         stages = {op: cluster.stage for cluster in turn for op in cluster.ops}
         for tiles in rings.values():

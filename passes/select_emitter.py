@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
@@ -17,6 +18,7 @@ from tiledsl.analysis.gluon.tile_loops import (
     ITEM,
     WARPS,
     NotRecognised,
+    TileLoop,
     TileLoops,
     consumers,
     find_tile_loops,
@@ -75,7 +77,7 @@ class SelectEmitter(Pass):
     are stored by TMA where their indices allow it. Suitable loops are those of attention (gluon/softmax_loops.py), and
     those that accumulate products, or add something computed from each product (gluon/tiled_products.py). Other loops
     of several products are run in order by one group of all warps (gluon/ordered_loops.py), which has no parts; it
-    divides the columns of products that have too few rows.
+    divides the columns of products that have too few rows, and stores results of each turn.
 
     backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is faster, as gluon/plan.py decides. The
                reason why a kernel stays in Triton is logged and, on a device that supports Gluon, among the kernel's
@@ -114,21 +116,13 @@ class SelectEmitter(Pass):
                 f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"
             )
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
-        twins: dict[tile.KernelOp, tile.KernelOp] = {}
         for kernel in filter(self._is_wanted, kernels):
             try:
                 if self.backend == "auto" and len(kernels) > 1:
                     raise NotRecognised("the program has several kernels")
-                twins[kernel] = self._converted(program, kernel)
+                self._convert(program, kernel)
             except NotRecognised as reason:
                 self._explain(func, kernel, reason, _has_gluon(program.target))
-        stays = any(_has_products(kernel) and kernel not in twins for kernel in kernels)
-        for kernel, twin in twins.items():
-            if stays:  # beside a kernel with descriptors of Triton's one failed on an H200
-                twin.erase()
-                self._explain(func, kernel, NotRecognised("another kernel of the program does"), True)
-            else:
-                kernel.erase()
         if _has_gluon(program.target):
             self._remark(func)
         _inline_single_tiles(func)
@@ -170,8 +164,8 @@ class SelectEmitter(Pass):
         if could_be:
             kernel.add_remark(remark)
 
-    def _converted(self, program: Program, kernel: tile.KernelOp) -> tile.KernelOp:
-        """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
+    def _convert(self, program: Program, kernel: tile.KernelOp) -> None:
+        """Put a prepared copy of a kernel in its place. Raises NotRecognised, and then leaves it."""
         target = program.target
         if not _has_gluon(target):
             raise NotRecognised(f"it is compiled for {target}")
@@ -196,7 +190,7 @@ class SelectEmitter(Pass):
             raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
         twin.set_attribute("options", tuple(options.items()))
-        return twin
+        kernel.erase()
 
     def _prepared(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> tile.KernelOp:
         """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
@@ -239,10 +233,13 @@ class SelectEmitter(Pass):
         if not by_rows:
             left, free = plan.left, [(gluon.box(load), load.out.dtype) for load in found.kept]
             for loop in found.loops:
-                if len(loop.of_tiles) > 1:
-                    left = _load_rows_by_box(loop.op, plan.stages, left)
+                left = _load_rows_by_box(loop, plan.stages, left)
             for op in [op for op in of_kinds(body.walk(), tile.AtomicOp) if op.value.shape in found.tiles]:
                 left = _add_by_box(op, left)
+            for loop in found.loops:
+                for store in of_kinds(loop.op.body, tile.StoreOp):
+                    if _walks_on(store, loop.op):
+                        left = _store_beside(store, [], left)
             for store in [op for op in body if isinstance(op, tile.StoreOp) and op.value.shape in found.tiles]:
                 left = _store_beside(store, free, left)
             return
@@ -337,12 +334,14 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     erase_unused(kernel.body, is_removable)
 
 
-def _load_rows_by_box(loop: scf.ForOp, stages: int, left: int) -> int:
+def _load_rows_by_box(loop: TileLoop, stages: int, left: int) -> int:
     """Turn loads of one row, a value for each column of a tile, into boxes, so that they are there in time; return what
     is left of so many bytes then."""
-    for op in [op for op in loop.body if isinstance(op, tile.LoadOp) and op.out.shape[:-1] == (1,)]:
+    for op in [op for op in loop.op.body if isinstance(op, tile.LoadOp) and op.out.shape[:-1] == (1,)]:
         size = stages * tensor_bytes(op.out)
         if op.mask is not None or op.other is not None or size > left:
+            continue
+        if len(loop.of_tiles) < 2 and not loop.has_place(op):
             continue
         try:
             offsets, axes = _box_of(op, op.out.type)
@@ -387,22 +386,45 @@ def _store_beside(store: tile.StoreOp, free: list[tuple[tuple[int, ...], str]], 
     return left if made.ring else left - size
 
 
+def _walks_on(store: tile.StoreOp, loop: scf.ForOp) -> bool:
+    """Whether each turn of a loop stores to a place of its own: boxes may arrive in any order."""
+    if isinstance(loop.parent_op, scf.ForOp):
+        return False
+    for index in store.indices:
+        form, extent = linear_form(index, through_names=True), max(index.shape, default=1)
+        others = {value for factors in form.terms if factors != (loop.index,) for value in factors if not value.shape}
+        changing = any(value in loop.body.args or getattr(value.op, "parent", None) is loop.body for value in others)
+        if abs(form.coefficient(loop.index)) >= extent and not changing:
+            return True
+    return False
+
+
 def _store_box(store: tile.StoreOp, keep: bool = False) -> tile.StoreBlockOp | None:
     """Turn the store of a whole tile into a box if its indices allow it; else return None. `keep`: put it before."""
-    if store.mask is not None:
+    if store.mask is not None or len(store.value.shape) != 2:
         return None
+    at, value, turned = Builder.at(store), store.value, False
     try:
-        offsets, axes = _box_of(store, store.value.type)
+        offsets, axes = _box_of(store, value.type)
     except NotRecognised:
-        return None
-    made = Builder.at(store).insert(tile.StoreBlockOp(store.value, store.buffer, offsets, axes=axes))
+        try:
+            turned = keep
+            offsets, axes = _box_of(store, TensorType(value.shape[::-1], value.dtype), turned)
+        except NotRecognised:
+            return None
+    if turned:
+        value = at.insert(tensor.TransposeOp(value, permutation=(1, 0))).result
+    made = at.insert(tile.StoreBlockOp(value, store.buffer, offsets, axes=axes))
     if not keep:
         store.erase()
     return made
 
 
-def _box_of(op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
-    """The offsets of a box and the dimensions along which it extends. Raises NotRecognised for what TMA cannot move."""
+def _box_of(
+    op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, tile_type: object, turned: bool = False
+) -> tuple[list[Value], tuple[int, ...]]:
+    """The offsets of a box, which may be the transposed tile's (`turned`), and the dimensions along which it extends.
+    Raises NotRecognised for what TMA cannot move."""
     buffer = tile.buffer_type(op.buffer)
     if not isinstance(tile_type, TensorType) or len(tile_type.shape) != 2:
         raise NotRecognised(f"{tile_type} is not a box for TMA", op)
@@ -421,9 +443,10 @@ def _box_of(op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, tile_type: object) -
         except NoBlock as reason:
             raise NotRecognised(f"it is no block: {reason}", op) from None
         if iota is not None:
-            if len(axes) < iota.axis and tile_type.shape[0] == 1:
+            place = 1 - iota.axis if turned else iota.axis
+            if len(axes) < place and tile_type.shape[0] == 1:
                 axes.append(-1)
-            if iota.axis != len(axes) or iota.out.shape[iota.axis] != tile_type.shape[iota.axis]:
+            if place != len(axes) or iota.out.shape[iota.axis] != tile_type.shape[place]:
                 raise NotRecognised("a tile's dimensions are in another order than its buffer's", op)
             axes.append(axis)
         offsets.append(materialize(at, start))

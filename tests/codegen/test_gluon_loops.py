@@ -13,7 +13,7 @@ import torch
 import tiledsl
 from tests.support import gluon_machine
 from tests.support.gluon_kernels import compile_kernels, part_of
-from tests.support.tile_loops import grouped, scan, summed
+from tests.support.tile_loops import carried, grouped, scan, summed
 
 GLUON = {"select-emitter.backend": "gluon"}
 
@@ -84,6 +84,29 @@ def test_a_loop_inside_of_a_loop_and_atomics_behind(rows: int, groups: int, step
     assert "gl.atomic_add(" in kernel.source
 
 
+@pytest.mark.parametrize(("rows", "steps", "width"), [(64, 1, 64), (64, 5, 128), (128, 3, 64)])
+def test_a_carried_state_that_is_an_operand(rows: int, steps: int, width: int) -> None:
+    """Products that need none of the turn's others are issued first; results are sent transposed in each turn."""
+    kernel = compiled(carried(rows, steps, width))
+    torch.manual_seed(0)
+    k, v, w = half(64 * steps, width) / 8, half(64 * steps, 2 * rows), half(64 * steps, 64) / 8
+    g, out = torch.rand(steps, 64), torch.full((64 * steps, 2 * rows), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(kernel.source, "carried", k, v, w, g, out)
+    state, want = torch.zeros(2 * rows, width), []
+    for turn, (keys, values, mixed) in enumerate(zip(k.split(64), v.split(64), w.split(64), strict=True)):
+        known = (-(state.half().float() @ keys.float().T) * g[turn]).half().float()
+        update = (known + values.float().T) @ mixed.float().T
+        state = state * g[turn, 63] + update.half().float() @ keys.float()
+        want.append(update.T)
+    assert error(out, torch.cat(want)) < 2e-3
+    consumer = part_of(kernel.source, "consumer")
+    loop = consumer[consumer.index("for t in range(") :]
+    order = ["gl.load(G", "known = warpgroup_mma(", "gate_ring", "known, state_half_operand = warpgroup_mma_wait(0",
+             "update = warpgroup_mma(known_half_operand", "update = warpgroup_mma(v_ring", "state = warpgroup_mma(",
+             ".permute((1, 0)).store(", "_store_box(O_tiles"]  # fmt: skip
+    assert sorted(order, key=loop.index) == order
+
+
 @pytest.mark.parametrize("version", ["installed", "3.6"])
 def test_compiles_without_spills_or_products_in_line(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -94,6 +117,7 @@ def test_compiles_without_spills_or_products_in_line(
         "scan": compiled(scan(128, 8, 128)),
         "grouped": compiled(grouped(128, 4, 4, 128)),
         "three": compiled(scan(192, 8)),
+        "carried": compiled(carried(64, 8, 128)),
     }
     for name, result in compile_kernels(made, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
@@ -101,7 +125,7 @@ def test_compiles_without_spills_or_products_in_line(
         assert "wgmma.mma_async" in result["ptx"] and result["shared"] <= 227 * 1024
 
 
-@pytest.mark.parametrize("function", [summed(128), scan(128), grouped(128)], ids=lambda each: each.name)
+@pytest.mark.parametrize("function", [summed(128), scan(128), grouped(128), carried(64)], ids=lambda each: each.name)
 def test_certificates(function: Any) -> None:
     """Every pass and the text compute the same, and no order of producer and consumers hangs."""
     checks = compiled(function).verify().checks

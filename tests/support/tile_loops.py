@@ -99,3 +99,43 @@ def grouped(
             T.atomic_add(C[bx // 2 * rows : bx // 2 * rows + rows, 0:columns], total)
 
     return grouped
+
+
+def carried(rows: int = 64, steps: int = 4, width: int = 64, blocks: int = 2, stages: int = 2) -> Any:
+    """A state that is an operand of the turn's first products, in a delta rule of transposed tiles: the values are a
+    left operand that is transposed, columns are multiplied by a row, and each turn stores its results transposed."""
+
+    @T.prim_func
+    def carried(
+        K: T.Tensor((64 * steps, width), "float16"),
+        V: T.Tensor((64 * steps, blocks * rows), "float16"),
+        W: T.Tensor((64 * steps, 64), "float16"),
+        G: T.Tensor((steps, 64), "float32"),
+        O: T.Tensor((64 * steps, blocks * rows), "float16"),
+    ):
+        with T.Kernel(blocks, threads=rows * 2) as bx:
+            k, v = T.alloc_shared((64, width), "float16"), T.alloc_shared((64, rows), "float16")
+            w, gate = T.alloc_shared((64, 64), "float16"), T.alloc_fragment((64,), "float32")
+            state, state_half = T.alloc_fragment((rows, width), "float32"), T.alloc_fragment((rows, width), "float16")
+            known, known_half = T.alloc_fragment((rows, 64), "float32"), T.alloc_fragment((rows, 64), "float16")
+            update, update_half = T.alloc_fragment((rows, 64), "float32"), T.alloc_fragment((rows, 64), "float16")
+            T.clear(state)
+            for t in T.Pipelined(steps, num_stages=stages):
+                T.copy(K[t * 64, 0], k)
+                T.copy(V[t * 64, bx * rows], v)
+                T.copy(W[t * 64, 0], w)
+                T.copy(G[t, 0:64], gate)
+                T.copy(state, state_half)
+                T.gemm(state_half, k, known, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(rows, 64):
+                    known_half[i, j] = -known[i, j] * gate[j]
+                T.gemm(known_half, w, update, transpose_B=True, clear_accum=True)
+                T.gemm(v, w, update, transpose_A=True, transpose_B=True)
+                T.copy(update, update_half)
+                for i, j in T.Parallel(rows, width):
+                    state[i, j] *= G[t, 63]
+                T.gemm(update_half, k, state)
+                for i, j in T.Parallel(rows, 64):
+                    O[t * 64 + j, bx * rows + i] = update[i, j]
+
+    return carried

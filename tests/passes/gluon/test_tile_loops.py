@@ -47,6 +47,10 @@ LOOP = f"""
 tile.store_block %x, %O[%c0, %c0] {{axes = (0, 1)}}
 """
 OPERANDS = "Q: 512*512*float16, K: 512*512*float16, O: 64*64*float32, N: 4*int32"
+TURNED_LEFT = [
+    ("dot %q, %bt,", "dot %qt, %bt,"),
+    ("%s =", f"%qt = tensor.transpose %q {{permutation = (1, 0)}} : {HALF} %s ="),
+]
 
 
 def found(changes: list[tuple[str, str]], warps: int = 8) -> TileLoops:
@@ -105,7 +109,12 @@ def test_the_only_product_from_zero() -> None:
          "a loop that loads no operand of a product"),
         ([("K[%k, ", "K[%m, ")], "where a tile is loaded from depends on what is computed"),
         ([("dot %w, %b,", "dot %b, %w,")], "a product's right operand is not a loaded tile"),
-        ([("dot %w, %b,", "dot %bt, %b,")], "a product's left operand is transposed"),
+        ([*TURNED_LEFT, ("xfloat16", "xfloat8_e5m2"), ("*float16", "*float8_e5m2"), ("dot %w", "dot %q")],
+         "a product's left operand is transposed"),
+        ([("%more =", "%u = tile.load_block %O[%c0, %c0] {axes = (0, 1)} : tensor<64x64xfloat32> "
+           "tile.store_block %u, %O[%c0, %c0] {axes = (0, 1)} %more ="),
+          ("tile.store_block %x, %O[%c0, %c0] {axes = (0, 1)}", "")],
+         "tile.store_block in a loop"),
         ([("dot %w, %b,", "dot %u, %b,"), ("%r, %n =", f"%u = arith.neg %q : {HALF} %r, %n =")],
          "a product's left operand is not computed beside it"),
         ([("%w = arith.cast %s", "%w = arith.neg %q")], "operand is computed, but the same in each turn"),
@@ -159,6 +168,9 @@ def test_what_cannot_be_scheduled(changes: list[tuple[str, str]], reason: str) -
           ("%r, %n =", "%wide = arith.constant {value = 0.0} : tensor<128x64xfloat32> "
            "%p = tile.load_block %Q[%c0, %c0] {axes = (0, 1)} : tensor<128x64xfloat16> %r, %n =")],
          "products of 64 and 128 rows"),
+        (TURNED_LEFT, "a product's left operand is transposed"),
+        ([("%more =", "tile.store_block %s, %E[%k, %c0] {axes = (0, 1)} %more ="), ("*bfloat16", "*float32")],
+         "tile.store_block in a loop"),
     ],
 )  # fmt: skip
 def test_what_only_one_group_of_warps_can_run(changes: list[tuple[str, str]], reason: str) -> None:

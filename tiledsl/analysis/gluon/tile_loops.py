@@ -5,7 +5,7 @@ loops, which follow each other or stand inside of loops without products, there 
 
     blocks that only products read, loaded in the loop or before the first one
     products of two blocks, or of a computed tile, which may be transposed, and a block, from zero or added to any tile
-    additions of tiles to memory, in any order
+    additions of tiles to memory, in any order, and stores to buffers that nothing reads
     operations on tiles of products' shapes, and on values for each row or column of them
 
 Rows of products are divided among consumers, or all warps run the loops as one group; where a product then has fewer
@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.analysis.gluon.schedule import (
     LOADS,
     ROWS_OF_WARPS,
@@ -105,9 +105,39 @@ class TileLoop:
     @property
     def of_tiles(self) -> tuple[tensor.DotOp, ...]:
         """The products that start from zero and need nothing that a turn computes: they keep the tensor cores busy
-        while the others' operands are computed."""
+        while the others' operands are computed. None where a turn stores results, which must not come late."""
+        if any(op.effects & Effect.WRITE and not is_addition(op) for op in self.op.body):
+            return ()
         from_zero = (each for each in self.products if constant_of(each.accumulator) == 0)
         return tuple(each for each in from_zero if block(each.a) is not None)
+
+    @property
+    def issued(self) -> list[tensor.DotOp]:
+        """The products in the order in which one group of warps issues them: first those that wait for none of the
+        others."""
+        waiting: set[Operation] = set()
+        for product in self.products:
+            before = product.accumulator.op if len(product.accumulator.uses) == 1 else None
+            added = before if isinstance(before, tensor.DotOp) else None
+            read = [product.a, product.b, *([] if added else [product.accumulator])]
+            if added in waiting or any(value.op in self.products for value in reached(read, read_for)):
+                waiting.add(product)
+        return sorted(self.products, key=lambda each: each in waiting)
+
+    def has_place(self, row: Operation) -> bool:
+        """Whether a row arrives with a tile that one product reads before the row is needed, and one behind that."""
+        issued = self.issued
+        needed = [{each.op for each in reached(product.operands, read_for)} for product in issued]
+        users = {user for value in row.results for user in value.uses}
+        first = [next((n for n, ops in enumerate(needed) if user in ops), None) for user in users]
+        if None in first:
+            return False
+        places = [n for n in first if n is not None]
+        for load in self.loads:
+            readers = [n for n, each in enumerate(issued) if load in (block(each.a), block(each.b))]
+            if readers[0] < min(places) and max(places) <= readers[-1]:
+                return True
+        return False
 
     @property
     def adds(self) -> bool:
@@ -201,6 +231,11 @@ def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
     return found
 
 
+def read_for(value: Value) -> list[Value]:
+    """The values that the operation that gives one reads, inside of branches too."""
+    return [] if value.op is None else [operand for op in value.op.walk() for operand in op.operands]
+
+
 def is_addition(op: Operation) -> bool:
     """Whether an operation only adds to memory, in any order."""
     if isinstance(op, (tile.StoreBlockOp, triton.StoreBlockOp)):
@@ -208,6 +243,14 @@ def is_addition(op: Operation) -> bool:
     if not isinstance(op, (tile.AtomicOp, triton.AtomicOp)):
         return False
     return (op.kind, op.semantics) == ("add", "relaxed") and not op.is_used
+
+
+def is_result(op: Operation) -> bool:
+    """Whether an operation writes a tile to a buffer that nothing else in its kernel uses."""
+    if not isinstance(op, (tile.StoreOp, tile.StoreBlockOp)):
+        return False
+    kernel = next(each for each in ancestors(op) if isinstance(each, tile.KernelOp))
+    return not any(user is not op and kernel in ancestors(user) for user in op.buffer.uses)
 
 
 def consumers(found: TileLoops) -> int:
@@ -241,7 +284,7 @@ def _check_supported(body: Region, found: TileLoops, warps: int) -> None:
             raise NotRecognised("a product outside of the loops, or in a branch", op)
         if isinstance(op, LOADS) and op.parent_op not in scheduled and op not in top[:first]:
             raise NotRecognised("a product's operand is loaded after a loop, or in one without products", op)
-        if warps and is_addition(op) and op.parent_op in scheduled:
+        if warps and (is_addition(op) or is_result(op)) and op.parent_op in scheduled:
             continue
         if op.effects & Effect.WRITE and op.parent is not body:
             raise NotRecognised(f"{op.name} in a loop", op)
@@ -271,7 +314,7 @@ def _check_product(dot: tensor.DotOp, warps: int) -> None:
         raise NotRecognised(f"a product's left operand of {dot.a.dtype} is no conversion of float32 for it alone", dot)
     if right is None:
         raise NotRecognised("a product's right operand is not a loaded tile", dot)
-    if computed is not dot.a and (left is not None or not warps):
+    if computed is not dot.a and (not warps or left is not None and dot.a.dtype in BYTES):
         raise NotRecognised("a product's left operand is transposed", dot)
     if left is right:
         raise NotRecognised("a tile is multiplied by itself", dot)

@@ -683,7 +683,7 @@ class GluonKernelWriter(SpecializedWriter):
 
     def _inside(self, value: Value) -> Iterator[Value]:
         yield value
-        if value.op is not None and value.op in self.variables.inlined:
+        if value.op is not None and (value.op in self.variables.inlined or isinstance(value.op, tensor.TransposeOp)):
             yield from self._read_by(value.op)
 
     def _await_values(self, values: Iterable[Value]) -> None:

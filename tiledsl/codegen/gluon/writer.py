@@ -246,7 +246,10 @@ class SpecializedWriter(KernelWriter, ABC):
         offsets = ", ".join(self.expressions.text(value) for value in op.starts)
         if op.ring == "results":
             self.line("tma.store_wait(0)")
-        self.line(f"{self.matrix(buffer, self.consumer, op)}.store({self.expressions.text(op.value)})")
+        place, value = self.matrix(buffer, self.consumer, op), op.value
+        if isinstance(value.op, tensor.TransposeOp):
+            place, value = f"{place}.permute({value.op.permutation})", value.op.source
+        self.line(f"{place}.store({self.expressions.text(value)})")
         self.line("fence_async_shared()")
         name = self.descriptor(op)
         send = "_add_box" if op.add else "_store_box"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -10,13 +10,16 @@ from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import scf, thread, tile
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import BufferType
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.merge_roles.columns import divide_columns
 from tiledsl.passes.merge_roles.emit import Emitter
 from tiledsl.passes.merge_roles.order import Item, Keys, Merger, region_of
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles, steps_of
+from tiledsl.passes.merge_roles.shares import dissolve, fill_together
 from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World
 from tiledsl.passes.merge_roles.versions import drop_versions, versions
 from tiledsl.passes.unroll_loops import unroll
@@ -63,12 +66,47 @@ def _merge(kernel: tile.KernelOp) -> None:
     region = region_of(kernel)
     if region is not kernel.body and len(region.args) > 1:
         raise TileError("threads along several axes, and barriers: give T.Kernel one number of threads", kernel.loc)
-    count = kernel.threads
-    threads = Threads(region, count)
-    _unroll(region, threads)
-    threads = Threads(region, count)
+    threads = Threads(region, kernel.threads)
     _own_arrays(kernel, threads)
-    roles = find_roles(region, threads)
+    try:
+        order = _order(kernel, find_roles(region, threads))
+    except TileError:
+        if not _unroll(region, threads):
+            raise
+        order = _order(kernel, find_roles(region, Threads(region, kernel.threads)))
+    for read, write in order.reads.late.items():
+        kernel.add_remark(
+            f"merge-roles: nothing orders the read at {read.op.loc} after the write at {write.op.loc}, which is the only "
+            "one; it comes after it"
+        )
+    computing = sum(len(role.threads) for role in order.roles if _computes(role))
+    Emitter(order.roles, order.keys, kernel, region).emit(order.items)
+    kernel.set_attribute("threads", computing or kernel.threads)
+    canonicalize(kernel, CANONICAL_PATTERNS)
+    for op in of_kinds(kernel.nests(), tile.ParallelOp):
+        if op.lockstep:
+            fill_together(op)
+            dissolve(op)
+    drop_versions(order.versions)
+    divide_columns(kernel)
+    for op in of_kinds(kernel.body, tile.AllocOp):
+        if not op.is_used:
+            op.erase()
+
+
+@dataclass
+class _Order:
+    """An order of what roles do, and which tiles' versions take turns in it."""
+
+    roles: Sequence[Role]
+    items: list[Item]
+    versions: dict[Value, bool]
+    reads: Reads
+    keys: Keys
+
+
+def _order(kernel: tile.KernelOp, roles: Sequence[Role]) -> _Order:
+    """The order in which most versions take turns, of those that let each role in turn go first."""
     written = {
         value
         for op in kernel.walk()
@@ -76,7 +114,7 @@ def _merge(kernel: tile.KernelOp) -> None:
         for value in op.operands
         if isinstance(value.type, BufferType)
     }
-    best: tuple[dict[Value, bool], list[Item], Reads, Keys] | None = None
+    best: _Order | None = None
     failure: TileError | None = None
     for priority in _priorities(roles):
         keys, reads = Keys(written), Reads()
@@ -86,25 +124,12 @@ def _merge(kernel: tile.KernelOp) -> None:
             failure = failure or error
             continue
         found = versions(kernel, world.events)
-        if best is None or sum(found.values()) > sum(best[0].values()):
-            best = found, items, reads, keys
+        if best is None or sum(found.values()) > sum(best.versions.values()):
+            best = _Order(roles, items, found, reads, keys)
     if best is None:
         assert failure is not None, "there is an order that was tried"
         raise failure
-    turns, items, reads, keys = best
-    for read, write in reads.late.items():
-        kernel.add_remark(
-            f"merge-roles: nothing orders the read at {read.op.loc} after the write at {write.op.loc}, which is the only "
-            "one; it comes after it"
-        )
-    computing = sum(len(role.threads) for role in roles if _computes(role))
-    emitter = Emitter(roles, keys, kernel, region)
-    emitter.emit(items)
-    kernel.set_attribute("threads", computing or count)
-    drop_versions(turns)
-    for op in of_kinds(kernel.body, tile.AllocOp):
-        if not op.is_used:
-            op.erase()
+    return best
 
 
 def _own_arrays(kernel: tile.KernelOp, threads: Threads) -> None:
@@ -119,17 +144,19 @@ def _own_arrays(kernel: tile.KernelOp, threads: Threads) -> None:
             op.out.set_type(BufferType(type.shape, type.dtype, "local"))
 
 
-def _unroll(region: object, threads: Threads) -> None:
-    """Copies of loops that are to be unrolled and in which roles part: barriers have numbers then."""
+def _unroll(region: Region, threads: Threads) -> bool:
+    """Copies of loops that are to be unrolled and in which roles part: barriers have numbers then. Whether there are."""
+    done = False
     while True:
         loops = [
             (op, indices)
-            for op in of_kinds(region.walk(), scf.ForOp)  # type: ignore[attr-defined]
+            for op in of_kinds(region.walk(), scf.ForOp)
             if op.unroll == 1 and threads.divides(op) and (indices := indices_of(op)) is not None
         ]
         if not loops:
-            return
+            return done
         unroll(*loops[0], set())
+        done = True
 
 
 def _priorities(roles: Sequence[Role]) -> list[tuple[int, ...]]:
@@ -143,9 +170,18 @@ def _computes(role: Role) -> bool:
     return any(
         isinstance(inner, kinds)
         for step in steps_of(role.program)
-        if len(step.roles) == 1 and not isinstance(step.op, thread.AsyncOp)
-        for inner in step.op.walk()
+        if len(step.roles) == 1
+        for inner in _not_started(step.op)
     )
+
+
+def _not_started(op: Operation) -> Iterator[Operation]:
+    """An operation and those in it, without copies that are started."""
+    if not isinstance(op, thread.AsyncOp):
+        yield op
+        for region in op.regions:
+            for inner in region:
+                yield from _not_started(inner)
 
 
 def _ordered(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import arith, scf, thread, tile
+from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
@@ -204,18 +206,49 @@ class Emitter:
             self.maps[role].update((value, mapping[value]) for value in item.op.results)
 
     def _loop(self, item: Fused, place: Region) -> None:
+        """A loop; one whose turns are those of a loop of a constant number in it becomes one with it."""
+        inner = _only_loop(item)
+        count = None if inner is None else trip_count(inner.loops[0].op)
         first = item.loops[0]
-        body = Region([first.op.index.type], [first.op.index.name])
-        for loop in item.loops:
-            self.maps[loop.role][loop.op.index] = body.args[0]
-        self._items(item.body, body)
-        scf.yielding(body)
         mapping = self.maps[first.role]
-        bounds = [mapping.get(each, each) for each in (first.op.lower, first.op.upper, first.op.step)]
+        lower, upper, step = (mapping.get(each, each) for each in (first.op.lower, first.op.upper, first.op.step))
+        body = Region([first.op.index.type], [first.op.index.name])
+        index, builder = body.args[0], Builder(body, loc=first.op.loc)
+        if inner is not None and count is not None:
+            before = Builder(place, loc=first.op.loc)
+            number = before.constant(count, INT32)
+            upper = before.insert(arith.MulOp(upper, number)).result
+            size = builder.constant(count, INT32)
+            turn = builder.insert(arith.FloorModOp(index, size)).result
+            index = builder.insert(arith.FloorDivOp(index, size)).result
+            for loop in inner.loops:
+                self.maps[loop.role][loop.op.index] = turn
+        for loop in item.loops:
+            self.maps[loop.role][loop.op.index] = index
+        self._items(item.body if inner is None or count is None else _in_line(item, inner), body)
+        scf.yielding(body)
+        items = item.body if inner is None else inner.body
+        steps = [each for each in items if isinstance(each, Step)]
+        copies = any(isinstance(each, thread.AsyncOp) for step in steps for each in step.op.walk())
         attributes = dict(first.op.attributes)
-        copies = any(isinstance(each, Step) and isinstance(each.op, thread.AsyncOp) for each in item.body)
         attributes["num_stages"] = max(2 * copies, *(loop.op.num_stages for loop in item.loops))
-        place.insert(scf.ForOp(*bounds, [], regions=[body], loc=first.op.loc, **attributes))
+        place.insert(scf.ForOp(lower, upper, step, [], regions=[body], loc=first.op.loc, **attributes))
+
+
+def _only_loop(item: Fused) -> Fused | None:
+    """The loop in a loop that is all that it does, but for arithmetic; of plain bounds."""
+    loops = [each for each in item.body if isinstance(each, Fused)]
+    steps = [each for each in item.body if isinstance(each, Step)]
+    if len(loops) != 1 or not all(each.op.is_pure and not each.op.regions for each in steps):
+        return None
+    op, outer = loops[0].loops[0].op, item.loops[0].op
+    plain = constant_of(op.lower) == 0 and constant_of(op.step) == 1 and constant_of(outer.lower) == 0
+    same = len(loops[0].loops) == len(item.loops) and constant_of(outer.step) == 1
+    return loops[0] if plain and same and not loops[0].loops[0].guards and op.index.dtype == "int32" == outer.index.dtype else None
+
+
+def _in_line(item: Fused, inner: Fused) -> list[Item]:
+    return [each for one in item.body for each in (inner.body if one is inner else [one])]
 
 
 def _finish_copies(op: Operation) -> None:

@@ -22,7 +22,7 @@ def drop_versions(versions: Mapping[Value, bool]) -> None:
     """Make one tile of versions that take turns in the kernel."""
     for buffer, take_turns in versions.items():
         count = tile.buffer_type(buffer).static_shape[0]
-        if take_turns:
+        if take_turns and all(map(_is_unconditional, buffer.uses)):
             for user in list(buffer.uses):
                 for loop in ancestors(user):
                     if isinstance(loop, scf.ForOp):
@@ -68,8 +68,6 @@ def _take_turns(buffer: Value, events: Sequence[Event]) -> bool:
     mine = [each for each in events if each.buffer is buffer]
     if not mine or any(high - low != 1 for each in mine for low, high in each.box[:1]):
         return False
-    if not all(isinstance(inner, tile.CopyOp) for each in mine if each.writes for inner in _accessing(each, buffer)):
-        return False
     for number, read in enumerate(mine):
         if read.writes:
             continue
@@ -83,8 +81,13 @@ def _take_turns(buffer: Value, events: Sequence[Event]) -> bool:
     return True
 
 
-def _accessing(event: Event, buffer: Value) -> list[Operation]:
-    return [inner for inner in event.step.op.walk() if buffer in inner.operands]
+def _is_unconditional(user: Operation) -> bool:
+    """Whether an access, if it writes elements, writes all of them: under no condition, by a T.Parallel over them."""
+    if not isinstance(user, tile.StoreOp):
+        return True
+    (around, *_) = ancestors(user)
+    indices = [each for each in user.indices[1:] if constant_of(each) is None]
+    return isinstance(around, tile.ParallelOp) and not around.lockstep and indices == list(around.body.args)
 
 
 def _meet(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> bool:

@@ -1,0 +1,258 @@
+"""Tiles of which columns are picked: those that are always taken in the same parts become a tile for each part.
+
+A program that divides products by hand takes `s[:, :256]` and `s[:, 256:]`. Of a tile that is a value, a part would
+have to be picked among all of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.dialects import arith, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, BufferType
+
+Part = tuple[int, int]  # the first column, and the one after the last
+
+
+def divide_columns(kernel: tile.KernelOp) -> None:
+    """Make tiles of the parts of shared tiles, but for parts that products take one after the other along K."""
+    merge_products(kernel)
+    for op in of_kinds(kernel.walk(), tile.AllocOp):
+        type = tile.buffer_type(op.out)
+        if type.scope == "shared" and len(type.static_shape) == 2 and (parts := _parts(op.out)) is not None:
+            _divide(op, parts)
+
+
+def _side(op: tile.CopyOp, buffer: Value) -> tuple[str, list[Value], tuple[int, ...]] | None:
+    """Which side of a copy a buffer is, with its offsets and axes; None if it is both."""
+    if op.source is op.target:
+        return None
+    if op.source is buffer:
+        return "source", op.source_offsets, op.source_axes
+    return "target", op.target_offsets, op.target_axes
+
+
+def _columns(user: Operation, buffer: Value) -> Part | None:
+    """The columns that an access takes; None if that is not known."""
+    width = tile.buffer_type(buffer).static_shape[-1]
+    if isinstance(user, tile.CopyOp) and (side := _side(user, buffer)) is not None:
+        _, offsets, axes = side
+        first = constant_of(offsets[-1]) if offsets else 0
+        if first is None or 1 not in axes:
+            return None
+        return int(first), int(first) + int(user.shape[axes.index(1)])
+    if isinstance(user, tile.StoreOp) and user.buffer is buffer and user.mask is None:
+        loop = _loop_of_columns(user)
+        return (0, width) if loop is not None and loop.extents[loop.body.args.index(user.indices[-1])] == width else None
+    return None
+
+
+def _loop_of_columns(store: tile.StoreOp) -> tile.ParallelOp | None:
+    """The T.Parallel whose index is the column that is written, and which does no more."""
+    owner = store.indices[-1].owner
+    loop = owner.parent if isinstance(owner, Region) else None
+    if not isinstance(loop, tile.ParallelOp) or loop.lockstep:
+        return None
+    writes = [op for op in loop.body.walk() if not op.is_pure and not isinstance(op, tile.LoadOp) and not op.is_terminator and not op.regions]
+    return loop if writes == [store] else None
+
+
+def _parts(buffer: Value) -> list[Part] | None:
+    """The parts of a tile, where each access takes one of them, or writes all."""
+    width = tile.buffer_type(buffer).static_shape[-1]
+    taken: set[Part] = set()
+    for user in buffer.uses:
+        found = _columns(user, buffer)
+        if found is None:
+            return None
+        if found != (0, width) or isinstance(user, tile.CopyOp) and user.source is buffer:
+            taken.add(found)
+    parts = sorted(taken)
+    ends = [0, *(last for _, last in parts)]
+    if len(parts) < 2 or any(first != end for (first, _), end in zip(parts, ends, strict=False)) or ends[-1] != width:
+        return None
+    return parts
+
+
+def _divide(op: tile.AllocOp, parts: Sequence[Part]) -> None:
+    buffer, type = op.out, tile.buffer_type(op.out)
+    made: dict[Part, Value] = {}
+    for first, last in parts:
+        shape = (*type.static_shape[:-1], last - first)
+        new = tile.AllocOp(result_types=[BufferType(shape, type.dtype, type.scope)], loc=op.loc, names=[buffer.name])
+        assert op.parent is not None, "a tile is allocated in a kernel"
+        op.parent.insert(new, op)
+        made[first, last] = new.result
+    for user in list(buffer.uses):
+        columns = _columns(user, buffer)
+        assert columns is not None, "_parts has looked"
+        if columns in made:
+            _take(user, buffer, made[columns], columns)
+        else:
+            _write_parts(user, buffer, made)
+    op.erase()
+
+
+def _take(user: Operation, buffer: Value, part: Value, columns: Part) -> None:
+    """Let a copy be of a part as a whole."""
+    assert isinstance(user, tile.CopyOp), "only copies take parts"
+    side = _side(user, buffer)
+    assert side is not None, "it is on one side"
+    name, offsets, _ = side
+    if offsets:
+        zero = Builder.at(user).constant(0, offsets[-1].type)
+        user.set_field(f"{name}_offsets", [*offsets[:-1], zero])
+    user.set_field(name, [part])
+    del columns
+
+
+def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value]) -> None:
+    """One copy, or loop, for each part."""
+    if isinstance(user, tile.CopyOp):
+        for (first, last), part in parts.items():
+            copy = user.clone({buffer: part})
+            assert isinstance(copy, tile.CopyOp)
+            builder = Builder.at(user)
+            axis = user.target_axes.index(1)
+            shape = tuple(last - first if number == axis else size for number, size in enumerate(user.shape))
+            where = user.source_axes[axis]
+            offsets = user.source_offsets or [builder.constant(0, INT32) for _ in tile.buffer_type(user.source).shape]
+            start = builder.constant(first, offsets[where].type)
+            moved = builder.insert(arith.AddOp(offsets[where], start)).result if first else offsets[where]
+            builder.insert(copy)
+            copy.set_field("source_offsets", [moved if number == where else each for number, each in enumerate(offsets)])
+            copy.set_attribute("shape", shape)
+        user.erase()
+        return
+    assert isinstance(user, tile.StoreOp), "only copies and stores write a tile"
+    loop = _loop_of_columns(user)
+    assert loop is not None, "_columns has looked"
+    number = loop.body.args.index(user.indices[-1])
+    for (first, last), part in parts.items():
+        copy = loop.clone({buffer: part})
+        assert isinstance(copy, tile.ParallelOp)
+        Builder.at(loop).insert(copy)
+        copy.set_attribute("extents", tuple(last - first if at == number else size for at, size in enumerate(copy.extents)))
+        column = copy.body.args[number]
+        if first:
+            builder = Builder(copy.body, copy.body.first, loop.loc)
+            users = list(column.uses)
+            moved = builder.insert(arith.AddOp(column, builder.constant(first, INT32))).result
+            for each in users:
+                if each is not moved.op and not (isinstance(each, tile.StoreOp) and each.buffer is part):
+                    each.set_operands([moved if value is column else value for value in each.operands])
+            for store in of_kinds(copy.body.walk(), tile.StoreOp):
+                if store.buffer is part and column in store.operands[:1]:
+                    store.set_field("value", [moved])
+    loop.erase()
+
+
+# Products
+
+
+def merge_products(kernel: tile.KernelOp) -> None:
+    """Make one product of those that add up neighbouring parts along K into one tile."""
+    for region in [each for op in kernel.nests() for each in op.regions]:
+        last: tile.GemmOp | None = None
+        for op in list(region):
+            if isinstance(op, tile.GemmOp):
+                if last is not None and _joins(last, op):
+                    _join(last, op)
+                else:
+                    last = op
+            elif last is not None and not (op.is_pure or _fills_part(op, last)):
+                last = None
+
+
+def _part_of(buffer: Value) -> tile.CopyOp | None:
+    """The copy that fills a tile which is only an operand of one product."""
+    users = list(buffer.uses)
+    copies = [user for user in users if isinstance(user, tile.CopyOp)]
+    if len(users) != 2 or len(copies) != 1 or copies[0].target is not buffer:
+        return None
+    whole = tuple(copies[0].shape) == tile.buffer_type(buffer).static_shape
+    return copies[0] if whole and tile.is_on_chip(copies[0].source) else None
+
+
+def _fills_part(op: Operation, last: tile.GemmOp) -> bool:
+    """Whether it is a copy of a part for a product that may come next."""
+    if not isinstance(op, tile.CopyOp) or _part_of(op.target) is not op:
+        return False
+    return op.target not in last.operands
+
+
+def _joins(one: tile.GemmOp, other: tile.GemmOp) -> bool:
+    if one.c is not other.c or other.clear or (one.trans_a, one.trans_b) != (other.trans_a, other.trans_b):
+        return False
+    if one.precision != other.precision:
+        return False
+    axes = (0 if one.trans_a else 1, 1 if one.trans_b else 0)
+    return all(_follow(a, b, axis) for a, b, axis in zip((one.a, one.b), (other.a, other.b), axes, strict=True))
+
+
+def _follow(one: Value, other: Value, axis: int) -> bool:
+    first, second = _part_of(one), _part_of(other)
+    if first is None or second is None or first.source is not second.source:
+        return False
+    if first.source_axes != (0, 1) or second.source_axes != (0, 1) or len(tile.buffer_type(first.source).shape) != 2:
+        return False
+    if not all(_is_along_k(user, first.source) for user in first.source.uses):
+        return False
+    starts = [[constant_of(each) for each in copy.source_offsets] or [0, 0] for copy in (first, second)]
+    if None in starts[0] or None in starts[1]:
+        return False
+    wanted = list(starts[0])
+    wanted[axis] += first.shape[axis]  # type: ignore[operator]
+    return starts[1] == wanted and first.shape[1 - axis] == second.shape[1 - axis]
+
+
+def _is_along_k(user: Operation, buffer: Value) -> bool:
+    """Whether an access is to a whole tile, or to a part of it that an operand of a product is along K."""
+    if not isinstance(user, tile.CopyOp):
+        return True
+    side = _side(user, buffer)
+    if side is None:
+        return False
+    sizes = [1, 1]
+    for axis, size in zip(side[2], user.shape, strict=True):
+        sizes[axis] = size
+    shape = list(tile.buffer_type(buffer).static_shape)
+    if sizes == shape:
+        return True
+    if _part_of(user.target) is not user:
+        return False
+    (product,) = [each for each in user.target.uses if each is not user]
+    if not isinstance(product, tile.GemmOp):
+        return False
+    axis = (0 if product.trans_a else 1) if product.a is user.target else 1 if product.trans_b else 0
+    return sizes[1 - axis] == shape[1 - axis]
+
+
+def _join(one: tile.GemmOp, other: tile.GemmOp) -> None:
+    """Widen the operands of the first product, in front of the second, by those of the second."""
+    fields = {"a": 0 if one.trans_a else 1, "b": 1 if one.trans_b else 0}
+    for name, axis in fields.items():
+        old, more = getattr(one, name), getattr(other, name)
+        copy, added = _part_of(old), _part_of(more)
+        assert copy is not None and added is not None, "_joins has looked"
+        shape = list(copy.shape)
+        shape[axis] += added.shape[axis]
+        type = tile.buffer_type(old)
+        alloc = tile.AllocOp(
+            result_types=[BufferType(tuple(shape), type.dtype, type.scope)], loc=one.loc, names=[old.name]
+        )
+        assert old.op is not None and old.op.parent is not None and more.op is not None
+        old.op.parent.insert(alloc, old.op)
+        one.set_field(name, [alloc.result])
+        copy.set_field("target", [alloc.result])
+        copy.set_attribute("shape", tuple(shape))
+        if not old.uses:
+            old.op.erase()
+        other.set_field(name, [alloc.result])
+        added.erase()
+        more.op.erase()
+    other.erase()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import arith, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType
@@ -20,6 +22,8 @@ Part = tuple[int, int]  # the first column, and the one after the last
 
 def divide_columns(kernel: tile.KernelOp) -> None:
     """Make tiles of the parts of shared tiles, but for parts that products take one after the other along K."""
+    for region in [each for op in kernel.nests() for each in op.regions]:
+        _merge_copies(region)
     merge_products(kernel)
     for op in of_kinds(kernel.walk(), tile.AllocOp):
         type = tile.buffer_type(op.out)
@@ -149,6 +153,86 @@ def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value]) -> No
                 if store.buffer is part and column in store.operands[:1]:
                     store.set_field("value", [moved])
     loop.erase()
+
+
+# Copies
+
+
+def _merge_copies(region: Region) -> None:
+    """Make one copy of those of neighbouring parts between the same buffers."""
+    for first in region:
+        if not isinstance(first, tile.CopyOp) or first.parent is None:
+            continue
+        target = first.target
+        if not tile.is_on_chip(target) or first.source is target:
+            continue
+        other = first.next
+        while other is not None:
+            following = other.next
+            if isinstance(other, tile.CopyOp) and (axis := _next_to(first, other)) is not None:
+                shape = list(first.shape)
+                shape[axis] += other.shape[axis]
+                first.set_attribute("shape", tuple(shape))
+                other.erase()
+            elif not _leaves_alone(other, first):
+                break
+            other = following
+
+
+def _next_to(one: tile.CopyOp, other: tile.CopyOp) -> int | None:
+    """The axis of a copy along which another one goes on."""
+    if one.source is not other.source or one.target is not other.target or one.eviction != other.eviction:
+        return None
+    if (one.source_axes, one.target_axes) != (other.source_axes, other.target_axes):
+        return None
+    moved: list[list[int]] = []
+    for a, b in ((one.source_offsets, other.source_offsets), (one.target_offsets, other.target_offsets)):
+        zeros = [LinearForm()] * max(len(a), len(b))
+        forms = [list(map(linear_form, each)) or zeros for each in (a, b)]
+        steps = [last.plus(first, -1) for first, last in zip(*forms, strict=True)]
+        if not all(step.is_constant for step in steps):
+            return None
+        moved.append([step.constant for step in steps])
+    for axis, size in enumerate(one.shape):
+        wanted = [[0] * len(each) for each in moved]
+        for each, axes in zip(wanted, (one.source_axes, one.target_axes), strict=True):
+            each[axes[axis]] = size
+        rest = [size for number, size in enumerate(one.shape) if number != axis]
+        if moved == wanted and rest == [size for number, size in enumerate(other.shape) if number != axis]:
+            return axis
+    return None
+
+
+def _leaves_alone(op: Operation, copy: tile.CopyOp) -> bool:
+    """Whether a copy may be done before an operation of what comes next to it in its target."""
+    for inner in op.walk():
+        if isinstance(inner, tile.CopyOp) and inner.target is not copy.target and inner.source is copy.target:
+            if _reaches_beyond(inner, copy):
+                return False
+        elif copy.target in inner.operands:
+            return False
+        writes = [value for value in inner.operands if isinstance(value.type, BufferType) and not tile.is_on_chip(value)]
+        if Effect.WRITE in inner.effects and writes and not (isinstance(inner, tile.CopyOp) and tile.is_on_chip(inner.target)):
+            return False
+    return True
+
+
+def _reaches_beyond(reader: tile.CopyOp, copy: tile.CopyOp) -> bool:
+    """Whether a copy reads of another one's target more than that has filled."""
+    shape = tile.buffer_type(copy.target).static_shape
+    boxes = []
+    for offsets, axes, sizes in (
+        (reader.source_offsets, reader.source_axes, reader.shape),
+        (copy.target_offsets, copy.target_axes, copy.shape),
+    ):
+        starts = [constant_of(each) for each in offsets] or [0] * len(shape)
+        if None in starts:
+            return True
+        extents = [1] * len(shape)
+        for axis, size in zip(axes, sizes, strict=True):
+            extents[axis] = size
+        boxes.append([(int(start or 0), int(start or 0) + size) for start, size in zip(starts, extents, strict=True)])
+    return any(a < c or b > d for (a, b), (c, d) in zip(*boxes, strict=True))
 
 
 # Products

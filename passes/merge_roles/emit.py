@@ -88,6 +88,7 @@ class Emitter:
         """Registers are each thread's own: those that several roles use become a buffer of each."""
         used: dict[Value, dict[int, bool]] = {}
         together: set[Value] = set()
+        writers: dict[Value, dict[Operation, set[int]]] = {}
         for role in self.roles:
             for step in steps_of(role.program):
                 for inner in step.op.walk():
@@ -97,10 +98,13 @@ class Emitter:
                             continue
                         mine = used.setdefault(buffer, {})
                         mine[role.number] = mine.get(role.number, False) or writes
+                        if writes:
+                            writers.setdefault(buffer, {}).setdefault(inner, set()).add(role.number)
         for buffer, roles in used.items():
             if len(roles) < 2 or not isinstance(buffer.op, tile.AllocOp):
                 continue
-            if buffer in together or not all(roles.values()):
+            alike = all(each >= roles.keys() for each in writers.get(buffer, {}).values())
+            if (buffer in together or not all(roles.values())) and not alike:
                 if not any(roles.values()):
                     continue
                 readers = [self.roles[number] for number, writes in roles.items() if not writes]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.passes.merge_roles.roles import Loop, Node, Role, Step, steps_of
+from tiledsl.passes.merge_roles.roles import Loop, Node, Role, Step, is_variable, steps_of
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class Keys:
 
     def _made(self, value: Value) -> object:
         op = value.op
-        if isinstance(op, tile.LoadOp) and (store := _last_store(op)) is not None:
+        if isinstance(op, tile.LoadOp) and (store := last_store(op)) is not None:
             return self.of(store.value)
         if op is None or op.regions or (op.has_effects and not self._is_fixed(op)):
             return value
@@ -55,7 +55,18 @@ class Keys:
         return isinstance(op, tile.LoadOp) and op.buffer not in self.written
 
 
-def _last_store(load: tile.LoadOp) -> tile.StoreOp | None:
+def _stores(item: Item, buffer: Value) -> bool:
+    """Whether a step may change a variable."""
+    steps = [item] if isinstance(item, Step) else [step for loop in item.loops for step in steps_of([loop])]
+    inner = (each for step in steps if buffer in _used(step) for each in step.op.walk())
+    return any(buffer in each.operands and not isinstance(each, tile.LoadOp) for each in inner)
+
+
+def _used(step: Step) -> set[Value]:
+    return {value for inner in step.op.walk() for value in inner.operands}
+
+
+def last_store(load: tile.LoadOp) -> tile.StoreOp | None:
     """What a variable that is loaded was given last, where that is the same in all turns of the loops around."""
     if tile.buffer_type(load.buffer).scope != "local" or load.indices:
         return None
@@ -66,6 +77,14 @@ def _last_store(load: tile.LoadOp) -> tile.StoreOp | None:
     place = next((each for each in (load, *ancestors(load)) if each.parent is region), None)
     last = max(stores, key=lambda each: each.order)
     return last if place is not None and last.order < place.order else None  # type: ignore[return-value]
+
+
+def resolved(value: Value) -> Value:
+    """What a variable was given."""
+    op = value.op
+    if isinstance(op, tile.LoadOp) and (store := last_store(op)) is not None:
+        return resolved(store.value)
+    return value
 
 
 class Merger:
@@ -117,25 +136,69 @@ class Merger:
     def _sorted(
         self, chains: Mapping[int, list[Item]], before: Mapping[Item, Mapping[Item, tuple[Step, Step]]]
     ) -> list[Item]:
+        needs: dict[Item, set[Item]] = {}
+        for chain in chains.values():
+            for item, earlier in self._needs(chain):
+                needs.setdefault(item, set()).update(earlier)
         done: dict[Item, None] = {}
-        places = dict.fromkeys(chains, 0)
-        blocked: dict[int, Item] = {}
-        while any(place < len(chains[role]) for role, place in places.items()):
+        left = {role: dict.fromkeys(chain) for role, chain in chains.items()}
+        while any(left.values()):
+            blocked: dict[int, Item] = {}
             for role in self.priority:
-                if role not in chains or places[role] == len(chains[role]):
-                    continue
-                item = chains[role][places[role]]
-                others = [each for each in item.roles if each in chains]
-                at_it = all(chains[each][places[each]] is item for each in others if places[each] < len(chains[each]))
-                if at_it and all(each in done for each in before.get(item, ())):
+                item = self._next(left.get(role, {}), needs, before, done, blocked, role)
+                if item is not None:
                     done[item] = None
-                    for each in others:
-                        places[each] += 1
+                    for each in left.values():
+                        each.pop(item, None)
                     break
-                blocked[role] = item
             else:
                 raise self._circle(blocked, before, done)
         return list(done)
+
+    def _next(
+        self,
+        chain: Mapping[Item, None],
+        needs: Mapping[Item, set[Item]],
+        before: Mapping[Item, Mapping[Item, tuple[Step, Step]]],
+        done: Mapping[Item, None],
+        blocked: dict[int, Item],
+        role: int,
+    ) -> Item | None:
+        """The first step of a role that may come now."""
+        for item in chain:
+            if not needs[item] <= done.keys():
+                continue
+            if all(each in done for each in before.get(item, ())):
+                return item
+            blocked.setdefault(role, item)
+        return None
+
+    def _needs(self, chain: Sequence[Item]) -> Iterator[tuple[Item, list[Item]]]:
+        """What a role does before each step: all that it does before in its text, but for the other side of a branch,
+        and arithmetic that it does not need."""
+        makers: dict[Value, Item] = {}
+        doing: list[tuple[Item, dict[object, bool]]] = []
+        reading: list[Step] = []  # variables
+        for item in chain:
+            steps = [item] if isinstance(item, Step) else [step for loop in item.loops for step in steps_of([loop])]
+            values = [value for step in steps for inner in step.op.walk() for value in inner.operands]
+            loops = [] if isinstance(item, Step) else item.loops
+            guards = [guard for each in (*steps, *loops) for guard in each.guards]
+            values += [value for value, _ in guards] + [each for loop in loops for each in loop.op.operands]
+            found = [makers[value] for value in dict.fromkeys(values) if value in makers]
+            if isinstance(item, Step) and is_variable(item.op):
+                found += [each for each, _ in doing if _stores(each, item.op.operands[0])]
+                reading.append(item)
+            elif isinstance(item, Fused) or not item.op.is_pure or item.op.regions:
+                found += [each for each in reading if _stores(item, each.op.operands[0])]
+                own = item.guards if isinstance(item, Step) else item.loops[0].guards
+                mine = {self.keys.of(value): holds for value, holds in own}
+                found += [
+                    each for each, theirs in doing if all(theirs.get(key, holds) is holds for key, holds in mine.items())
+                ]
+                doing.append((item, mine))
+            makers.update((value, item) for step in steps for value in step.op.results)
+            yield item, [each for each in found if each is not item]
 
     def _circle(
         self,

@@ -213,7 +213,7 @@ class _Projection:
             raise TileError("a part of a warp's threads runs a loop in which it waits or arrives", op.loc)
 
     def _step(self, op: Operation, out: list[Node], guards: tuple[Guard, ...], active: frozenset[int]) -> None:
-        if op.is_pure and not op.regions:
+        if op.is_pure and not op.regions or is_variable(op):
             guards = ()
         is_common, mine = not active <= self.own, active & self.own
         if isinstance(op, thread.BarrierOp) and len(active) < self.threads.count:
@@ -232,6 +232,11 @@ class _Projection:
         step.roles.append(self.role.number)
         step.lanes += len(mine)
         out.append(step)
+
+
+def is_variable(op: Operation) -> bool:
+    """Whether it reads a variable of the thread's own."""
+    return isinstance(op, tile.LoadOp) and tile.buffer_type(op.buffer).scope == "local" and not op.indices
 
 
 def _is_of_each(op: Operation) -> bool:

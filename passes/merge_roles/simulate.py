@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import BufferType
 from tiledsl.passes.merge_roles.numbers import Number, number_of
-from tiledsl.passes.merge_roles.order import Fused, Item, Keys
+from tiledsl.passes.merge_roles.order import Fused, Item, Keys, resolved
 from tiledsl.passes.merge_roles.roles import Role, Step
 
 Box = tuple[tuple[int, int], ...]  # of each dimension the first index and the one after the last
@@ -31,6 +31,7 @@ Clock = dict[Hashable, int]
 
 _SKIPPED = 240  # turns of long loops, a multiple of every usual number of stages and its double
 _HEAD, _TAIL = 48, 48
+_MOST_SIZE = 4096  # that is chosen for a size
 
 
 class Before(Exception):
@@ -105,6 +106,7 @@ class World:
         self.is_certain = True  # whether no number had to be chosen
         self.env: list[dict[Value, Number | None]] = [{} for _ in roles]
         self.chosen: dict[object, Number] = {}
+        self.solved: set[object] = set()  # the bounds of loops that follow from them
         self.vars: dict[tuple[Hashable, ...], Number | None] = {}
         self.barriers: dict[tuple[Value, int], Barrier] = {}
         self.counts: dict[Value, tuple[int, ...]] = {}
@@ -120,6 +122,8 @@ class World:
     # Running
 
     def run(self, items: Sequence[Item]) -> None:
+        for fused in _loops(items):
+            self._choose_trips(fused.loops[0].op.upper)
         self._items(items)
         self._fail_blocked(None)
 
@@ -136,10 +140,10 @@ class World:
             return
         op = first.op
         lower, step = (self._number(each, first.role) for each in (op.lower, op.step))
-        upper: Number | None = None if arith.constant_of(op.upper) is None else arith.constant_of(op.upper)
         lower = 0 if lower is None else int(lower)
         step = 1 if not step else int(step)
-        if upper is None:
+        upper = self._number(op.upper, first.role)
+        if upper is None or arith.constant_of(op.upper) is None and self.keys.of(op.upper) not in self.solved:
             upper = lower + step * self.trips
             self.is_certain = False
             for loop in fused.loops:
@@ -169,6 +173,36 @@ class World:
             raise TileError("some threads never come here, where all do this together", stuck[0].step.op.loc, code="warp-roles")
 
     # Numbers
+
+    def _choose_trips(self, upper: Value) -> None:
+        """Choose what the number of a loop's turns depends on so that it is `trips`: the least or the greatest such
+        number, for remainders of divisions."""
+        if arith.constant_of(upper) is not None:
+            return
+        leaves = dict.fromkeys(_leaves(upper))
+        open_leaves = [each for each in leaves if self.keys.of(each) not in self.chosen]
+        if not open_leaves:
+            self.solved.add(self.keys.of(upper))
+            return
+        (leaf, *others) = open_leaves
+        for other in others:
+            self.chosen[self.keys.of(other)] = 0 if other.dtype != "bool" else False
+
+        def turns(number: int) -> Number | None:
+            def known(value: Value) -> Number | None:
+                if self.keys.of(value) == self.keys.of(leaf):
+                    return number
+                if resolved(value) is not value:
+                    return number_of(resolved(value), known)
+                return self.chosen.get(self.keys.of(value))
+
+            return number_of(resolved(upper), known)
+
+        found = [number for number in range(_MOST_SIZE) if turns(number) == self.trips] if leaf.dtype != "bool" else []
+        if found:
+            self.chosen[self.keys.of(leaf)] = found[0 if self.seed % 2 else -1] if len(found) < _MOST_SIZE // 2 else found[0]
+            self.solved.add(self.keys.of(upper))
+        self.is_certain = False
 
     def _number(self, value: Value, role: int) -> Number | None:
         return number_of(value, lambda each: self._known(each, role))
@@ -244,7 +278,8 @@ class World:
             if tile.buffer_type(op.buffer).scope == "local":
                 self.env[role][op.out] = self.vars.get((role, op.buffer, *indices))
             elif None not in indices:
-                self.env[role][op.out] = self._choose(op.buffer, *indices)
+                chosen = self.chosen.get(self.keys.of(op.out))
+                self.env[role][op.out] = self._choose(op.buffer, *indices) if chosen is None else chosen
         elif isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope == "local":
             indices = tuple(self._number(each, role) for each in op.indices)
             self.vars[role, op.buffer, *indices] = self._number(op.value, role)
@@ -452,6 +487,24 @@ class Undefined(Exception):
 
     def __init__(self, step: Step) -> None:
         self.step = step
+
+
+def _loops(items: Sequence[Item]) -> Iterator[Fused]:
+    for item in items:
+        if isinstance(item, Fused):
+            yield item
+            yield from _loops(item.body)
+
+
+def _leaves(value: Value) -> Iterator[Value]:
+    """What a value is computed from."""
+    value = resolved(value)
+    op = value.op
+    if op is None or op.has_effects or op.regions:
+        yield value
+        return
+    for operand in op.operands:
+        yield from _leaves(operand)
 
 
 def _learn(clock: Clock, other: Clock) -> None:

@@ -78,8 +78,8 @@ def _merge(kernel: tile.KernelOp) -> None:
                 raise
     for read, write in order.reads.late.items():
         kernel.add_remark(
-            f"merge-roles: nothing orders the read at {read.op.loc} after the write at {write.op.loc}, which is the only "
-            "one; it comes after it"
+            f"merge-roles: nothing orders the read at {read.op.loc} after the write at {write.op.loc}, which is "
+            "the only one; it comes after it"
         )
     computing = sum(len(role.threads) for role in order.roles if _computes(role))
     Emitter(order.roles, order.keys, kernel, region).emit(order.items)
@@ -91,9 +91,9 @@ def _merge(kernel: tile.KernelOp) -> None:
             dissolve(op)
     drop_versions(order.versions)
     divide_columns(kernel)
-    for op in of_kinds(kernel.body, tile.AllocOp):
-        if not op.is_used:
-            op.erase()
+    for alloc in of_kinds(kernel.body, tile.AllocOp):
+        if not alloc.is_used:
+            alloc.erase()
 
 
 @dataclass
@@ -147,7 +147,7 @@ def _own_arrays(kernel: tile.KernelOp, threads: Threads) -> None:
 
 
 def _unroll(region: Region, threads: Threads) -> bool:
-    """Copies of loops that are to be unrolled and in which roles part: barriers have numbers then. Whether there are."""
+    """Copies of loops that are to be unrolled and in which roles part, for barriers with numbers. Whether there are."""
     done = False
     while True:
         loops = [

@@ -51,7 +51,9 @@ def _columns(user: Operation, buffer: Value) -> Part | None:
         return int(first), int(first) + int(user.shape[axes.index(1)])
     if isinstance(user, tile.StoreOp) and user.buffer is buffer and user.mask is None:
         loop = _loop_of_columns(user)
-        return (0, width) if loop is not None and loop.extents[loop.body.args.index(user.indices[-1])] == width else None
+        return (
+            (0, width) if loop is not None and loop.extents[loop.body.args.index(user.indices[-1])] == width else None
+        )
     return None
 
 
@@ -61,7 +63,11 @@ def _loop_of_columns(store: tile.StoreOp) -> tile.ParallelOp | None:
     loop = owner.parent if isinstance(owner, Region) else None
     if not isinstance(loop, tile.ParallelOp) or loop.lockstep:
         return None
-    writes = [op for op in loop.body.walk() if not op.is_pure and not isinstance(op, tile.LoadOp) and not op.is_terminator and not op.regions]
+    writes = [
+        op
+        for op in loop.body.walk()
+        if not op.is_pure and not isinstance(op, tile.LoadOp) and not op.is_terminator and not op.regions
+    ]
     return loop if writes == [store] else None
 
 
@@ -128,7 +134,9 @@ def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value]) -> No
             start = builder.constant(first, offsets[where].type)
             moved = builder.insert(arith.AddOp(offsets[where], start)).result if first else offsets[where]
             builder.insert(copy)
-            copy.set_field("source_offsets", [moved if number == where else each for number, each in enumerate(offsets)])
+            copy.set_field(
+                "source_offsets", [moved if number == where else each for number, each in enumerate(offsets)]
+            )
             copy.set_attribute("shape", shape)
         user.erase()
         return
@@ -140,7 +148,9 @@ def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value]) -> No
         copy = loop.clone({buffer: part})
         assert isinstance(copy, tile.ParallelOp)
         Builder.at(loop).insert(copy)
-        copy.set_attribute("extents", tuple(last - first if at == number else size for at, size in enumerate(copy.extents)))
+        copy.set_attribute(
+            "extents", tuple(last - first if at == number else size for at, size in enumerate(copy.extents))
+        )
         column = copy.body.args[number]
         if first:
             builder = Builder(copy.body, copy.body.first, loop.loc)
@@ -211,8 +221,14 @@ def _leaves_alone(op: Operation, copy: tile.CopyOp) -> bool:
                 return False
         elif copy.target in inner.operands:
             return False
-        writes = [value for value in inner.operands if isinstance(value.type, BufferType) and not tile.is_on_chip(value)]
-        if Effect.WRITE in inner.effects and writes and not (isinstance(inner, tile.CopyOp) and tile.is_on_chip(inner.target)):
+        writes = [
+            value for value in inner.operands if isinstance(value.type, BufferType) and not tile.is_on_chip(value)
+        ]
+        if (
+            Effect.WRITE in inner.effects
+            and writes
+            and not (isinstance(inner, tile.CopyOp) and tile.is_on_chip(inner.target))
+        ):
             return False
     return True
 
@@ -290,7 +306,7 @@ def _follow(one: Value, other: Value, axis: int) -> bool:
     if None in starts[0] or None in starts[1]:
         return False
     wanted = list(starts[0])
-    wanted[axis] += first.shape[axis]  # type: ignore[operator]
+    wanted[axis] += first.shape[axis]
     return starts[1] == wanted and first.shape[1 - axis] == second.shape[1 - axis]
 
 

@@ -248,7 +248,11 @@ def _only_loop(item: Fused) -> Fused | None:
     op, outer = loops[0].loops[0].op, item.loops[0].op
     plain = constant_of(op.lower) == 0 and constant_of(op.step) == 1 and constant_of(outer.lower) == 0
     same = len(loops[0].loops) == len(item.loops) and constant_of(outer.step) == 1
-    return loops[0] if plain and same and not loops[0].loops[0].guards and op.index.dtype == "int32" == outer.index.dtype else None
+    return (
+        loops[0]
+        if plain and same and not loops[0].loops[0].guards and op.index.dtype == "int32" == outer.index.dtype
+        else None
+    )
 
 
 def _in_line(item: Fused, inner: Fused) -> list[Item]:

@@ -145,11 +145,11 @@ class Merger:
         while any(left.values()):
             blocked: dict[int, Item] = {}
             for role in self.priority:
-                item = self._next(left.get(role, {}), needs, before, done, blocked, role)
-                if item is not None:
-                    done[item] = None
+                found = self._next(left.get(role, {}), needs, before, done, blocked, role)
+                if found is not None:
+                    done[found] = None
                     for each in left.values():
-                        each.pop(item, None)
+                        each.pop(found, None)
                     break
             else:
                 raise self._circle(blocked, before, done)
@@ -182,8 +182,10 @@ class Merger:
         for item in chain:
             steps = [item] if isinstance(item, Step) else [step for loop in item.loops for step in steps_of([loop])]
             values = [value for step in steps for inner in step.op.walk() for value in inner.operands]
-            loops = [] if isinstance(item, Step) else item.loops
-            guards = [guard for each in (*steps, *loops) for guard in each.guards]
+            loops: list[Loop] = [] if isinstance(item, Step) else item.loops
+            guards = [guard for each in steps for guard in each.guards] + [
+                guard for each in loops for guard in each.guards
+            ]
             values += [value for value, _ in guards] + [each for loop in loops for each in loop.op.operands]
             found = [makers[value] for value in dict.fromkeys(values) if value in makers]
             if isinstance(item, Step) and is_variable(item.op):
@@ -194,7 +196,9 @@ class Merger:
                 own = item.guards if isinstance(item, Step) else item.loops[0].guards
                 mine = {self.keys.of(value): holds for value, holds in own}
                 found += [
-                    each for each, theirs in doing if all(theirs.get(key, holds) is holds for key, holds in mine.items())
+                    each
+                    for each, theirs in doing
+                    if all(theirs.get(key, holds) is holds for key, holds in mine.items())
                 ]
                 doing.append((item, mine))
             makers.update((value, item) for step in steps for value in step.op.results)
@@ -207,9 +211,7 @@ class Merger:
         done: Mapping[Item, None],
     ) -> TileError:
         """The error about roles that wait for each other."""
-        pairs = [
-            pair for item in blocked.values() for one, pair in before.get(item, {}).items() if one not in done
-        ]
+        pairs = [pair for item in blocked.values() for one, pair in before.get(item, {}).items() if one not in done]
         if not pairs:
             loops = [item for item in blocked.values() if isinstance(item, Fused)]
             place = loops[0].loops[0].op.loc if loops else next(iter(blocked.values())).op.loc  # type: ignore[union-attr]

@@ -15,6 +15,7 @@ from tiledsl.passes.merge_roles.numbers import number_of
 WARP = 32
 BARRIER_OPS = (thread.InitBarriersOp, thread.ArriveOp, thread.WaitOp, thread.AsyncOp)
 
+
 def is_barrier(op: Operation) -> bool:
     """Whether threads arrive or wait, or start a copy that others wait for; not that of each thread's own elements."""
     return isinstance(op, BARRIER_OPS) and not (isinstance(op, thread.AsyncOp) and not op.barriers)
@@ -190,7 +191,9 @@ class _Projection:
             return False
         parts = self.threads.parts(op.condition)
         if parts is None:
-            raise TileError("whether a thread comes to a barrier is not told by its number and values of the block", op.loc)
+            raise TileError(
+                "whether a thread comes to a barrier is not told by its number and values of the block", op.loc
+            )
         threads, rest = parts
         taken = active if threads is None else active & threads
         if taken & self.own:

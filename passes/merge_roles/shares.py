@@ -15,7 +15,6 @@ from math import prod
 from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 
@@ -158,7 +157,7 @@ class _Nest:
             if step != unit:
                 return None
             unit *= digit.size
-        if not self._adds_up(index, variables, digits, dict((digit, step) for step, digit in steps)):
+        if not self._adds_up(index, variables, digits, {digit: step for step, digit in steps}):
             return None
         return _Place(tuple(digit for _, digit in steps))
 
@@ -168,9 +167,7 @@ class _Nest:
         """Whether the index is the sum of its digits' steps, at every point."""
         for point in product(*(range(self.sizes[each]) for each in variables)):
             at = dict(zip(variables, point, strict=True))
-            sum_ = sum(
-                step * (at[digit.variable] // digit.weight % digit.size) for digit, step in steps.items()
-            )
+            sum_ = sum(step * (at[digit.variable] // digit.weight % digit.size) for digit, step in steps.items())
             if _number(index, at) != sum_:
                 return False
         return True
@@ -324,7 +321,11 @@ class _Body:
             one, found = number({**zeros, digit.variable: digit.weight}), self.known.get((digit.variable, digit.weight))
             if one is None or one == base:
                 continue
-            if found is None or (one - base) % found[1] or factors.setdefault(found[0], (one - base) // found[1]) * found[1] != one - base:
+            if (
+                found is None
+                or (one - base) % found[1]
+                or factors.setdefault(found[0], (one - base) // found[1]) * found[1] != one - base
+            ):
                 return None
             steps[digit] = one - base
         for axis in factors:  # all digits of the axis

@@ -170,7 +170,9 @@ class World:
             if each.barrier is not None:
                 raise self._never(each.step, each.barrier, each.parity, each.turn)
         if stuck:
-            raise TileError("some threads never come here, where all do this together", stuck[0].step.op.loc, code="warp-roles")
+            raise TileError(
+                "some threads never come here, where all do this together", stuck[0].step.op.loc, code="warp-roles"
+            )
 
     # Numbers
 
@@ -200,7 +202,9 @@ class World:
 
         found = [number for number in range(_MOST_SIZE) if turns(number) == self.trips] if leaf.dtype != "bool" else []
         if found:
-            self.chosen[self.keys.of(leaf)] = found[0 if self.seed % 2 else -1] if len(found) < _MOST_SIZE // 2 else found[0]
+            self.chosen[self.keys.of(leaf)] = (
+                found[0 if self.seed % 2 else -1] if len(found) < _MOST_SIZE // 2 else found[0]
+            )
             self.solved.add(self.keys.of(upper))
         self.is_certain = False
 
@@ -298,11 +302,15 @@ class World:
         name = barriers.name or "a barrier"
         if number is None:
             raise TileError(
-                f"which barrier of {name} this is, is not told by numbers and the indices of loops", op.loc, code="warp-roles"
+                f"which barrier of {name} this is, is not told by numbers and the indices of loops",
+                op.loc,
+                code="warp-roles",
             )
         if not 0 <= number < len(counts):
             raise TileError(
-                f"{name}[{number}] is outside of {name}, which has {len(counts)}{self._when()}", op.loc, code="warp-roles"
+                f"{name}[{number}] is outside of {name}, which has {len(counts)}{self._when()}",
+                op.loc,
+                code="warp-roles",
             )
         key = barriers, int(number)
         if key not in self.barriers:
@@ -344,8 +352,8 @@ class World:
                 continue
             if phase == ended - 1 and not self.blocked and barrier.known[-1].get(role, 0) < time:
                 raise TileError(
-                    f"{self.roles[role]} may find {_name(op)} one phase ahead, and wait for ever: nothing keeps the next "
-                    f"phase from being complete before this wait{self._when()}",
+                    f"{self.roles[role]} may find {_name(op)} one phase ahead, and wait for ever: nothing keeps the "
+                    f"next phase from being complete before this wait{self._when()}",
                     wait.op.loc,
                     [("the last arrival of the next phase", op.loc)],
                     code="warp-roles",
@@ -360,17 +368,21 @@ class World:
                 "the parity of this wait is not told by numbers and the indices of loops", op.loc, code="warp-roles"
             )
         if parity not in (0, 1):
-            raise TileError(f"the parity of this wait is {parity}{self._when()}; it is 0 or 1", op.loc, code="warp-roles")
+            raise TileError(
+                f"the parity of this wait is {parity}{self._when()}; it is 0 or 1", op.loc, code="warp-roles"
+            )
         if barrier.phase % 2 == parity:
             self.blocked[role] = Waiting(step, self.turn, barrier, int(parity))
             return
         phase = barrier.phase
         if phase:
-            early = phase >= 2 and any(self.clocks[role].get(who, 0) < time for who, time in barrier.own[phase - 2].items())
+            early = phase >= 2 and any(
+                self.clocks[role].get(who, 0) < time for who, time in barrier.own[phase - 2].items()
+            )
             if early and not self.blocked:
                 raise TileError(
-                    f"this wait may be let through by an earlier phase of {_name(op)}: nothing tells {self.roles[role]} "
-                    f"that phase {phase - 2} is over{self._when()}",
+                    f"this wait may be let through by an earlier phase of {_name(op)}: nothing tells "
+                    f"{self.roles[role]} that phase {phase - 2} is over{self._when()}",
                     op.loc,
                     ["wait for each phase, or for what who arrived has waited for"],
                     code="warp-roles",
@@ -392,10 +404,13 @@ class World:
         arrivals = [each for each in _arrivals(self.kernel, op.barriers) if each is not op]
         notes: list[Any] = [("threads arrive here", each.loc) for each in arrivals]
         if barrier.phase:
-            notes.append(f"{barrier.phase} phases were complete then; a wait for the last one has the parity {1 - parity}")
+            notes.append(
+                f"{barrier.phase} phases were complete then; a wait for the last one has the parity {1 - parity}"
+            )
         return TileError(
-            f"this wait is not implied: nothing that comes before it, or that other roles do in the same turn, completes "
-            f"the phase of parity {parity} of {_name(op)}{when}; {come} of its {barrier.count} arrivals have come",
+            f"this wait is not implied: nothing that comes before it, or that other roles do in the same turn, "
+            f"completes the phase of parity {parity} of {_name(op)}{when}; {come} of its "
+            f"{barrier.count} arrivals have come",
             op.loc,
             notes or [f"nobody arrives at {_name(op)}"],
             code="warp-roles",
@@ -405,18 +420,18 @@ class World:
 
     def _accesses(self, op: Operation, step: Step) -> None:
         role = step.roles[0]
-        ends = {True: {("copy", self.number): 1}, False: None}
+        started: Clock = {("copy", self.number): 1}
         found = [(each, _is_started(inner, op)) for inner in op.walk() for each in accesses_of(inner, "shared")]
         for (buffer, box, writes), _ in found:
             if not writes and not self._access(buffer, self._box(box, role), False, step, None):
                 return
         if isinstance(op, thread.AsyncOp) and op.barriers:
-            _learn(self._barrier(op, op.index[0], role).under_way, ends[True] or {})
+            _learn(self._barrier(op, op.index[0], role).under_way, started)
         elif any(is_started for _, is_started in found):
-            _learn(self.copies[role], ends[True] or {})
+            _learn(self.copies[role], started)
         for (buffer, box, writes), is_started in found:
             if writes:
-                self._access(buffer, self._box(box, role), True, step, ends[is_started])
+                self._access(buffer, self._box(box, role), True, step, started if is_started else None)
 
     def _box(self, box: Any, role: int) -> Box:
         found: Box = box(lambda value: self._number(value, role), self.ranges)
@@ -438,10 +453,10 @@ class World:
         else:
             self._in_order(buffer, over.values(), writes, step)
         self.events.append(Event(buffer, step, box, writes))
-        ends = dict(copy) if copy is not None else {role: self.clocks[role][role] for role in step.roles}
+        ends: Clock = {role: self.clocks[role][role] for role in step.roles} if copy is None else dict(copy)
         if writes and not self.blocked:
-            for key, each in over.items():
-                if _covers(box, key[0]):  # type: ignore[arg-type]
+            for key in over:
+                if _covers(box, key[0]):
                     del before[key]
         before[box, writes, *step.roles] = Access(step, writes, ends)
         return True
@@ -456,23 +471,24 @@ class World:
             if known or each.ends.keys() <= set(step.roles) or each.writes and writes and each.step.roles == step.roles:
                 continue
             late = self.of_reads.late
-            if not writes and late.get(step) is each.step and self._is_only_write(buffer, step, each.step):
+            first = late.get(step)
+            if not writes and first is not None and first is each.step and self._is_only_write(buffer, first):
                 continue
             if writes and late.get(each.step) is step:  # that read should have waited
                 self._race(buffer, each.step, False, step, True)
             self._race(buffer, step, writes, each.step, each.writes)
 
-    def _is_only_write(self, buffer: Value, read: Step, write: Step) -> bool:
-        """Whether what a step reads is written once."""
+    def _is_only_write(self, buffer: Value, write: Step) -> bool:
+        """Whether a tile is written once so far, by this step."""
         writes = [each for each in self.events if each.writes and each.buffer is buffer]
-        return sum(each.step is write for each in writes) == 1
+        return len(writes) == 1 and writes[0].step is write
 
     def _race(self, buffer: Value, step: Step, writes: bool, other: Step, wrote: bool) -> None:
         does, did = ("writes" if writes else "reads"), ("wrote" if wrote else "read")
         name = buffer.name or "a tile"
         raise TileError(
-            f"{self._who(step)}: this {does} {name}{self._when()}, and nothing orders it against what {self._who(other)} "
-            f"{'write' if wrote else 'read'} there: a wait is missing",
+            f"{self._who(step)}: this {does} {name}{self._when()}, and nothing orders it against what "
+            f"{self._who(other)} {'write' if wrote else 'read'} there: a wait is missing",
             _place(step, buffer),
             [(f"{self._who(other)}: this {did} {name}", _place(other, buffer))],
             code="warp-roles",
@@ -550,7 +566,10 @@ def _covers(one: Box, other: Any) -> bool:
 
 def _is_started(op: Operation, outer: Operation) -> bool:
     """Whether an operation is a part of a copy that goes on behind `outer`, in which it stands."""
-    return any(isinstance(each, thread.AsyncOp) for each in itertools.takewhile(lambda each: each is not outer.parent_op, ancestors(op)))
+    return any(
+        isinstance(each, thread.AsyncOp)
+        for each in itertools.takewhile(lambda each: each is not outer.parent_op, ancestors(op))
+    )
 
 
 def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
@@ -590,12 +609,11 @@ def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
 
 
 def _box(buffer: Value, offsets: Sequence[Value], sizes: Sequence[int]) -> Any:
-    shape = tile.buffer_type(buffer).shape
+    shape = tile.buffer_type(buffer).static_shape
 
     def box(number: Any, ranges: Ranges) -> Box:
         if not offsets:
-            starts: list[Any] = [0] * len(shape)
-            return tuple((0, size) for size in (sizes or shape)) if len(sizes or shape) == len(shape) else starts
+            return tuple((0, size) for size in (sizes or shape))
         made = []
         for offset, size, dim in zip(offsets, sizes, shape, strict=True):
             at = number(offset)
@@ -603,7 +621,7 @@ def _box(buffer: Value, offsets: Sequence[Value], sizes: Sequence[int]) -> Any:
                 made.append((int(at), int(at) + size))
                 continue
             low, high = ranges.of(offset)
-            made.append((max(0, int(max(low, 0))), min(int(dim), int(min(high, dim)) + size)))
+            made.append((int(max(low, 0)), min(dim, int(min(high, dim)) + size)))
         return tuple(made)
 
     return box

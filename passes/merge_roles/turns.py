@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiledsl.dialects import arith, scf, tile
+from tiledsl.dialects import arith, scf
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -26,7 +26,11 @@ def take_last_turns(region: Region, threads: Threads) -> bool:
         if found is None or constant_of(loop.lower) != 0 or constant_of(loop.step) != 1:
             continue
         for other in loops:
-            if keys.of(other.upper) == keys.of(loop.upper) or constant_of(other.lower) != 0 or constant_of(other.step) != 1:
+            if (
+                keys.of(other.upper) == keys.of(loop.upper)
+                or constant_of(other.lower) != 0
+                or constant_of(other.step) != 1
+            ):
                 continue
             if _is_or_follows(other.upper, loop.upper, keys) and _says(found.condition, loop.upper, other.upper, keys):
                 _take(loop, found, other.upper)

@@ -45,10 +45,7 @@ def _has_versions(buffer: Value) -> bool:
 def _picks_one(user: Operation, buffer: Value) -> bool:
     """Whether an access is to one version."""
     if isinstance(user, tile.CopyOp):
-        for each, offsets, axes in _sides(user):
-            if each is buffer and (not offsets or 0 in axes):
-                return False
-        return True
+        return all(offsets and 0 not in axes for each, offsets, axes in _sides(user) if each is buffer)
     return isinstance(user, (tile.LoadOp, tile.StoreOp)) and bool(user.indices) and not user.indices[0].shape
 
 

@@ -1,7 +1,7 @@
 """Roles and barriers of programs that divide the warps of a block by hand: some load, others compute.
 
-A branch on the index of the thread that whole warps take, and `with T.ws(i)`, is a role; roles run at once, and wait for
-each other by barriers. `merge-roles` gives such a program its meaning: one order of all that the roles do which the
+A branch on the index of the thread that whole warps take, and `with T.ws(i)`, is a role; roles run at once, and wait
+for each other by barriers. `merge-roles` gives such a program its meaning: one order of all that the roles do which the
 barriers imply. A program of which that cannot be shown is refused.
 
 A barrier has phases: one is complete once its number of arrivals have come. A wait names a phase by its parity, 0 or 1,
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.dialects import thread, tile
+from tiledsl.dialects import thread
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Region, Value
 from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, Reference
-from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, plain, select
+from tiledsl.language.expression import Expr, as_value, context, describe, plain, select
 from tiledsl.language.hints import hint
 from tiledsl.language.operations import copy
 from tiledsl.language.regions import element
@@ -160,7 +160,9 @@ def barrier_arrive(mbarrier: Any) -> None:
 
 
 def mbarrier_arrive_expect_tx(mbarrier: Any, tx: Any) -> None:
-    """T.mbarrier_arrive of `mbarrier`; the bytes `tx` are those of copies, which are known. Raises TileError as it does.
+    """T.mbarrier_arrive of `mbarrier`; the bytes `tx` are those of copies, which are known.
+
+    Raises TileError as that does.
 
     Example:
         with T.Kernel(1, threads=256):

@@ -23,8 +23,8 @@ _REASONS = {
         sts[0-9]* Ramp Broadcast Shuffle extract_lane vectorlow vectorhigh vectorcombine vscale ds_read_*
     """,
     (
-        "clusters, barriers by number and schedules by hand have no Triton form; write T.alloc_barrier and roles (T.ws), or "
-        "T.copy inside T.Pipelined"
+        "clusters, barriers by number and schedules by hand have no Triton form; write T.alloc_barrier and roles "
+        "(T.ws), or T.copy inside T.Pipelined"
     ): """
         alloc_cluster_barrier tma_gather4 tma_scatter4
         copy_cluster WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op

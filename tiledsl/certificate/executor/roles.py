@@ -127,7 +127,6 @@ class Roles:
             role.over = True
             role.go.release()
 
-
     def takes(self, executor: Executor, region: Region) -> bool:
         """Whether what the active threads do in a branch is put off: whole warps come, and do not part at once."""
         if executor.role is not None or all(op.is_pure or op.name in ("scf.if", "scf.yield") for op in region):
@@ -180,7 +179,8 @@ def _one(env: Env, barriers: Value, index: Value) -> _Barrier:
     found, number = env[barriers], int(env[index])
     if not isinstance(found, list) or not 0 <= number < len(found):
         raise ExecutorError(f"barrier {number} of {barriers.name or 'some'}, which does not exist")
-    return found[number]
+    barrier: _Barrier = found[number]
+    return barrier
 
 
 @meaning("thread.arrive")
@@ -192,13 +192,13 @@ def _arrive(op: Operation, executor: Executor) -> Step:
         barrier, role = _one(env, barriers, index), executor.role
         lanes = kernel.threads
         if executor.lanes is not None:
-            lanes = np.count_nonzero(np.broadcast_to(executor.lanes, executor.extents))
+            lanes = int(np.count_nonzero(np.broadcast_to(executor.lanes, executor.extents)))
         if op.attributes["copies"]:
             started = executor.copies if role is None else role.copies
             barrier.copies += started
             started.clear()
         before = barrier.phase
-        barrier.arrived += int(lanes)
+        barrier.arrived += lanes
         if barrier.phase > before:
             copies, barrier.copies = barrier.copies, []
             for copy in copies:

@@ -286,7 +286,7 @@ class World:
                 self.env[role][op.out] = self._choose(op.buffer, *indices) if chosen is None else chosen
         elif isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope == "local":
             indices = tuple(self._number(each, role) for each in op.indices)
-            self.vars[role, op.buffer, *indices] = self._number(op.value, role)
+            self.vars[(role, op.buffer, *indices)] = self._number(op.value, role)
         elif op.regions:
             for inner in op.walk():
                 if isinstance(inner, tile.StoreOp) and tile.buffer_type(inner.buffer).scope == "local":
@@ -458,7 +458,7 @@ class World:
             for key in over:
                 if _covers(box, key[0]):
                     del before[key]
-        before[box, writes, *step.roles] = Access(step, writes, ends)
+        before[(box, writes, *step.roles)] = Access(step, writes, ends)
         return True
 
     def _in_order(self, buffer: Value, over: Any, writes: bool, step: Step) -> None:
@@ -609,9 +609,9 @@ def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
 
 
 def _box(buffer: Value, offsets: Sequence[Value], sizes: Sequence[int]) -> Any:
-    shape = tile.buffer_type(buffer).static_shape
 
     def box(number: Any, ranges: Ranges) -> Box:
+        shape = tile.buffer_type(buffer).static_shape
         if not offsets:
             return tuple((0, size) for size in (sizes or shape))
         made = []

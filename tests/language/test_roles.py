@@ -210,6 +210,113 @@ def test_a_block_without_roles_waits_for_its_own_copies(run: Any) -> None:
     torch.testing.assert_close(run(main, x, torch.empty(16, 16)), x.reshape(16, 4, 16).sum(1))
 
 
+def copies_by_threads(*, holes: bool = False) -> Any:
+    """32 threads copy rows of X that are named by `rows`, of 8 elements in each of two turns, into a tile."""
+
+    @T.prim_func
+    def main(X: T.Tensor((64, 32), "float32"), rows: T.Tensor((16,), "int32"), Y: T.Tensor((16, 32), "float32")):
+        with T.Kernel(1, threads=64):
+            s = T.alloc_shared((16, 32), "float32")
+            ready = T.alloc_barrier(32)
+            tx = T.get_thread_binding()
+            if tx >= 32:
+                for r in T.serial(2):
+                    row = rows[r * 8 + (tx - 32) // 4]
+                    if not holes or (tx - 32) % 4 != 0:
+                        T.ptx_cp_async(
+                            T.access_ptr(s[r * 8 + (tx - 32) // 4, (tx - 32) % 4 * 8], "w", 8),
+                            T.access_ptr(X[row, (tx - 32) % 4 * 8], "r", 8),
+                            8,
+                        )
+                T.cp_async_barrier_noinc(ready)
+            else:
+                T.fill(Y[0:16, 0:8], 0)
+                T.barrier_wait(ready, 0)
+                if holes:
+                    T.copy(s[:, 8:32], Y[:, 8:32])
+                else:
+                    T.copy(s, Y)
+
+    return main
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_shares_of_threads_fill_a_tile(run: Any, holes: bool) -> None:
+    x, rows = torch.randn(64, 32), torch.randint(0, 64, (16,), dtype=torch.int32)
+    expected = x[rows.long()]
+    if holes:
+        expected[:, :8] = 0
+    torch.testing.assert_close(run(copies_by_threads(holes=holes), x, rows, torch.empty(16, 32)), expected)
+
+
+def test_shares_of_threads_become_one_loop_over_the_tile() -> None:
+    text = lowered(copies_by_threads())
+    assert "tile.parallel {extents = (16, 32)}" in text
+    assert "lockstep" not in text
+    assert "scf.for" not in text
+
+
+def divided(width: int, *, peeled: bool) -> Any:
+    """Rows of X in chunks; one role writes what another one has doubled, the last chunk in its own turn."""
+
+    @T.prim_func
+    def main(n: T.int32, X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
+        with T.Kernel(1, threads=256):
+            s = T.alloc_shared((width,), "float32")
+            made, taken = T.alloc_barrier(128), T.alloc_barrier(128)
+            with T.ws(0):
+                for k in T.serial(T.ceildiv(n, width)):
+                    T.barrier_wait(taken, (k + 1) % 2)
+                    for i in T.Parallel(width):
+                        s[i] = X[k * width + i] * 2
+                    T.barrier_arrive(made)
+            with T.ws(1):
+                if peeled:
+                    for k in T.serial(n // width):
+                        T.barrier_wait(made, k % 2)
+                        T.copy(s, Y[k * width])
+                        T.barrier_arrive(taken)
+                    if n // width < T.ceildiv(n, width):
+                        T.barrier_wait(made, n // width % 2)
+                        for i in T.Parallel(width):
+                            if n // width * width + i < n:
+                                Y[n // width * width + i] = s[i]
+                else:
+                    for k in T.serial(T.ceildiv(n, width)):
+                        T.barrier_wait(made, k % 2)
+                        for i in T.Parallel(width):
+                            if k * width + i < n:
+                                Y[k * width + i] = s[i]
+                        T.barrier_arrive(taken)
+
+    return main
+
+
+@pytest.mark.parametrize("peeled", [False, True])
+@pytest.mark.parametrize("n", [0, 5, 16, 39])
+def test_a_last_turn_behind_the_loop(run: Any, n: int, peeled: bool) -> None:
+    x, y = torch.randn(N), torch.zeros(N)
+    expected = torch.where(torch.arange(N) < n, 2 * x, 0)
+    torch.testing.assert_close(run(divided(16, peeled=peeled), n, x, y), expected)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_certificates_run_the_roles(depth: int) -> None:
+    """The executor runs the roles by themselves, and finds what the merged program computes."""
+    checks = tiledsl.compile(ring(depth=depth), out_idx=-1, target="cuda:90").verify()
+    assert checks.ok, checks.failed
+    assert any(each.subject.startswith("merge-roles") and each.status == "tested" for each in checks.of("tested"))
+
+
+def test_a_certificate_finds_a_lost_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a wait, the copy that the executor leaves under way is read too early."""
+    from tiledsl.certificate.executor import machine
+
+    kernel = tiledsl.compile(ring(depth=1), out_idx=-1, target="cuda:90")
+    monkeypatch.setitem(machine.MEANINGS, "thread.wait", lambda *_: lambda _: None)
+    assert not kernel.verify().ok
+
+
 # What is refused
 
 

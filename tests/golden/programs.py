@@ -18,7 +18,7 @@ from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
 
 FILE = Path(__file__).with_name("stages.txt")
-EXAMPLES = (*BASIC, "attention", "attention_backward", "attention_sink")
+EXAMPLES = (*BASIC, "attention", "attention_backward", "attention_fp8", "attention_sink")
 RANDOM = 40
 # Options that lead through code of passes that the defaults do not reach.
 VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (

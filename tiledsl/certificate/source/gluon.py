@@ -449,7 +449,7 @@ class GluonLanguage(Language):
                 raise ExecutorError("what is unpacked was not packed")
             return args[0].halves
         if "mul.f32" not in text or len(args) != 2:
-            raise ExecutorError(f"assembly {text!r}")
+            return self.inline_asm_elementwise(text, constraints, args, **options)
         return args[0] * args[1]
 
     def _allocate(self, dtype: DType, shape: Sequence[int], layout: Any) -> Any:

@@ -1,0 +1,63 @@
+"""Small integers that become 16-bit floats by their bits: what emitted text gives for every word, and what compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.support import gluon_machine
+from tests.support.example_modules import load_example
+
+
+def converted(words: str, dtype: str, shift: int, mask: int, count: int) -> Any:
+    @T.prim_func
+    def converted(W: T.Tensor((count,), words), Y: T.Tensor((count,), dtype)):
+        with T.Kernel(count // 256, threads=64) as bx:
+            for i in T.Parallel(256):
+                Y[bx * 256 + i] = T.cast((W[bx * 256 + i] >> shift) & mask, dtype) - 8
+
+    return converted
+
+
+@pytest.mark.parametrize(("words", "dtype", "shift", "mask"), [
+    ("uint16", "float16", 0, 15), ("uint16", "float16", 4, 15), ("uint16", "float16", 12, 15),
+    ("uint16", "float16", 3, 1023), ("uint8", "float16", 4, 15), ("uint8", "float16", 0, 255),
+    ("uint8", "float16", 1, 3),
+])  # fmt: skip
+def test_every_word(words: str, dtype: str, shift: int, mask: int) -> None:
+    bits = 16 if words == "uint16" else 8
+    every = torch.arange(1 << bits, dtype=torch.int32)
+    source = tiledsl.compile(converted(words, dtype, shift, mask, 1 << bits), target="cuda:90").source
+    assert "_field_" in source and ".to(tl.float16)" not in source
+    given, out = every.to(getattr(torch, words)), torch.full((1 << bits,), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(source, "converted", given, out)
+    assert torch.equal(out, ((every >> shift & mask) - 8).half())
+
+
+@pytest.mark.parametrize(
+    "change", [("0xf000f0", "0xf000f1"), ("0x64006400", "0x64016401"), ("shr.b32 t, $1, 8", "shr.b32 t, $1, 7")]
+)
+def test_a_mistake_in_the_text(change: tuple[str, str]) -> None:
+    source = tiledsl.compile(converted("uint16", "float16", 12, 15, 1 << 16), target="cuda:90").source
+    assert change[0] in source
+    every = torch.arange(1 << 16, dtype=torch.int32)
+    out = torch.zeros(1 << 16, dtype=torch.float16)
+    gluon_machine.run_gluon(source.replace(*change), "converted", every.to(torch.uint16), out)
+    assert not torch.equal(out, ((every >> 12) - 8).half())
+
+
+def test_no_conversion_is_left_in_the_machine_code() -> None:
+    example = load_example("gemm_int4")
+    kernel = tiledsl.jit(example.matmul_int4.function, target="cuda:90").compile(16, 64, 1024)
+    assert "I2F" not in kernel.asm["sass"] and kernel.asm["ptx"].count("lop3.b32") >= 64
+    assert kernel.resources.spills == 0
+
+
+def test_certificate() -> None:
+    example = load_example("gemm_int4")
+    kernel = tiledsl.jit(example.matmul_int4.function, target="cuda:90").compile(16, 64, 512)
+    assert not kernel.verify().failed

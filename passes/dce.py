@@ -80,7 +80,7 @@ def erase_sources(values: Sequence[Value]) -> None:
     pending = list(values)
     while pending:
         op = pending.pop().op
-        if op is not None and op.parent is not None and not op.is_used and op.is_pure:
+        if op is not None and not op.is_used and op.is_pure:
             pending += op.operands
             op.erase()
 

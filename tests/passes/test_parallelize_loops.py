@@ -276,6 +276,9 @@ ARRAY = "%a = tile.alloc : buffer<4*float32, local> tile.store %c0.5, %a[%i] %y 
         (f"{ARRAY} tile.store %y, %m[%i]", "%s"),
         (f"{ARRAY} tile.store %y, %m[%i]", EACH_POINT),
         (BRANCH, EACH_POINT),
+        # a view of what none of them writes
+        (VIEWED, "%u = tile.alloc : buffer<6*float32, shared> tile.fill %c0.5, %u "
+         "%v = tile.view %u : buffer<2*3*float32, shared> %s"),
     ],
 )  # fmt: skip
 def test_lanes_that_are_independent(body: str, around: str) -> None:

@@ -89,6 +89,7 @@ def test_sums_of_a_thread_are_reductions(body: tuple[str, ...]) -> None:
         (FILL, turns(PRODUCT).replace("%c1 (", "%c1 {num_stages = 2} (")),
         (FILL, turns("scf.if %b { scf.yield } { scf.yield } " + PRODUCT)),
         (FILL, turns(PRODUCT, "%s[%tx, %c0]")),  # no element of a thread's own
+        (turns("%p = tile.load %A[%tx, %k] : float32"),),
     ],
     ids=[
         "small",
@@ -104,6 +105,7 @@ def test_sums_of_a_thread_are_reductions(body: tuple[str, ...]) -> None:
         "stages",
         "branch",
         "shared",
+        "memory",
     ],
 )
 def test_other_loops_of_a_thread_have_their_turns(body: tuple[str, ...]) -> None:

@@ -63,7 +63,10 @@ def test_loops_of_attention_become_one(name: str) -> None:
     expected = results(root, shape["queries"], shape["keys"])
     before = loops_of(root)
     assert len(before) == (3 if "window" in shape else 2)
+    differences = [isinstance(op, arith.SubOp) for op in kernel_of(root).body].count(True)
     assert merge_softmax_loops(before)
+    made = [isinstance(op, arith.SubOp) for op in kernel_of(root).body].count(True)
+    assert made - differences == (3 if "window" in shape else 0)  # what one loop has, the next one begins with
     verify(root)
     (loop,) = loops_of(root)
     assert [type(op) for op in loop.body].count(scf.IfOp) == 1

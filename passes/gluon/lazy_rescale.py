@@ -31,6 +31,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.passes.index_arithmetic import insert_or_fold
 from tiledsl.math_functions import MATH_FUNCTIONS
 
 LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
@@ -334,8 +335,7 @@ class _Lazily:
         at = Builder.at(loop)
         reference, maximum = rebuilt.results[self.position], rebuilt.results[-1]
         distance = at.insert(arith.SubOp(reference, maximum)).result
-        if self.slope != 1:
-            distance = at.insert(arith.MulOp(distance, at.constant(self.slope, distance.type))).result
+        distance = insert_or_fold(at, arith.MulOp(distance, at.constant(self.slope, distance.type)))
         power = at.insert(arith.MathOp([distance], function=self.function)).result
         same = at.insert(arith.CmpOp(reference, maximum, predicate="eq")).out
         factor = at.insert(arith.SelectOp(same, at.constant(1.0, power.type), power, names=["catch_up"])).result

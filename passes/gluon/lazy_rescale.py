@@ -31,8 +31,8 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, TensorType
-from tiledsl.passes.index_arithmetic import insert_or_fold
 from tiledsl.math_functions import MATH_FUNCTIONS
+from tiledsl.passes.index_arithmetic import insert_or_fold
 
 LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
 _VIEWS = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.passes.ir_cases import after, filecheck, kernel_of, program
 from tiledsl.analysis.affine import divisor
+from tiledsl.analysis.block_access import NoBlock, block_of
+from tiledsl.dialects import tile
 from tiledsl.passes.select_access import SelectAccess
 
 # What is a multiple of 8 for all numbers, and what is not.
@@ -124,3 +126,72 @@ def test_a_default_that_is_not_zero_and_an_alternative_are_no_bounds() -> None:
         {load.replace("OTHER", other)}"""
         expected = "CHECK: tile.load_block" if is_bound else "CHECK-NOT: tile.load_block"
         filecheck(after(SelectAccess(mode="tma"), body), expected)
+
+
+def block(text: str, parameters: str) -> tuple[int, ...] | str:
+    """The axes of the block of the only access, or why it moves none."""
+    root = program(BLOCK + text, parameters=parameters).root
+    (access,) = [op for op in root.walk() if isinstance(op, (tile.LoadOp, tile.StoreOp))]
+    assert isinstance(root, tile.FuncOp)
+    try:
+        found = block_of(access, root)
+    except NoBlock as error:
+        return str(error)
+    assert found.shape == tile.access_shape(access) and len(found.starts) == len(access.indices)
+    return found.axes
+
+
+SQUARE = "tensor<16x16xfloat32>"
+ROWS = "%r = tensor.iota {{axis = 0}} : tensor<{0}x1xint32> %x = tile.load %A[%r, %j] : tensor<{0}x16xfloat32>"
+COLUMNS = "%r = tensor.iota {{axis = 1}} : tensor<1x{0}xint32> %x = tile.load %A[%p, %r] : tensor<16x{0}xfloat32>"
+REPEATED = "%r = tensor.broadcast %o : tensor<{0}x1xint32> %x = tile.load %A[%r, %j] : tensor<{0}x16xfloat32>"
+MOVED = (
+    "%t = arith.mul %bx, %c{0} : int32 %r = arith.add %j, %t : tensor<1x16xint32> %x = tile.load %A[%p, %r] : " + SQUARE
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "found"),
+    [
+        (f"%x = tile.load %A[%p, %j] : {SQUARE}", "A: 64*96*float32", (0, 1)),
+        (f"%x = tile.load %A[%j, %i] : {SQUARE}", "A: 64*96*float32", (1, 0)),
+        (f"%t = tensor.broadcast %f : {SQUARE} tile.store %t, %A[%p, %j]", "f: float32, A: 64*96*float32", (0, 1)),
+        ("%x = tile.load %A[%o, %j] : tensor<1x16xfloat32>", "A: 64*96*float32", (-1, 1)),
+        ("%x = tile.load %A[%o, %o] : float32", "A: 64*96*float32", "it is accessed one element at a time"),
+        ("%k = tensor.iota {axis = 0} : tensor<16xint32> %x = tile.load %A[%o, %k] : tensor<16xfloat32>",
+         "A: 64*96*float32", "rows are as fast through pointers"),
+        ("%x = tile.load %A[%p, %i] : tensor<16x1xfloat32>", "A: 64*96*float32",
+         "one dimension of the tile walks along two of the buffer"),
+        (REPEATED.format(1), "A: 64*96*float32", (-1, 1)),
+        (REPEATED.format(2), "A: 64*96*float32", "the tile repeats elements of the buffer"),
+        ("%r = tensor.reshape %o : tensor<1x1xint32> %q = arith.add %r, %i : tensor<16x1xint32> "
+         f"%x = tile.load %A[%q, %j] : {SQUARE}", "A: 64*96*float32", (0, 1)),
+        (f"%r = tensor.reshape %j : tensor<16x1xint32> %x = tile.load %A[%r, %j] : {SQUARE}", "A: 64*96*float32",
+         "its elements are not neighbours in memory"),
+        (ROWS.format(256), "A: 512*96*float32", (0, 1)),
+        (ROWS.format(512), "A: 512*96*float32", "its block is 512 long, and a descriptor's at most 256"),
+        (COLUMNS.format(512), "A: 64*512*float32", (0, 1)),
+        (COLUMNS.format(4), "A: 64*96*float32", (0, 1)),
+        (COLUMNS.format(2), "A: 64*96*float32", "its blocks are 2 elements wide, less than 16 bytes"),
+        (MOVED.format(4), "A: 64*96*float32", (0, 1)),
+        (MOVED.format(2), "A: 64*96*float32", "its blocks may begin at other columns than multiples of 4"),
+        ("%x = tile.load %A[%j] : tensor<1x16xfloat32>", "A: 64*float32",
+         "it has 1 dimension, and a descriptor 2 to 5"),
+        (f"%x = tile.load %A[%c0, %c0, %c0, %p, %j] : {SQUARE}", "A: 4*4*4*64*96*float32", (3, 4)),
+        (f"%x = tile.load %A[%c0, %c0, %c0, %c0, %p, %j] : {SQUARE}", "A: 4*4*4*4*64*96*float32",
+         "it has 6 dimensions, and a descriptor 2 to 5"),
+        ("%x = tile.load %A[%p, %j] : tensor<16x16xfloat64>", "A: 64*96*float64",
+         "descriptors of float64 are not used"),
+        ("%x = tile.load %A[%p, %j] : tensor<16x16xbool>", "A: 64*96*bool", "descriptors of bool are not used"),
+        (f"%x = tile.load %A[%p, %j] : {SQUARE}", "A: 64*100*float32", (0, 1)),
+        (f"%x = tile.load %A[%p, %j] : {SQUARE}", "A: 64*98*float32",
+         "its stride in dimension 0 is 392 bytes, not a multiple of 16"),
+        (f"%x = tile.load %A[%c0, %p, %j] : {SQUARE}", "D: m*float32, A: 4*m*96*float32",
+         "its stride in dimension 0 is known only at run time"),
+        (f"%x = tile.load %A[%c0, %c0, %p, %j] : {SQUARE}", "D: m*float32, A: 4*8*m*96*float32",
+         "its stride in dimension 0 is known only at run time"),
+        (f"%x = tile.load %A[%p, %c0, %j] : {SQUARE}", "A: m*4*96*float32", (0, 2)),
+    ],
+)  # fmt: skip
+def test_blocks_and_why_an_access_moves_none(text: str, parameters: str, found: tuple[int, ...] | str) -> None:
+    assert block(text, parameters) == found

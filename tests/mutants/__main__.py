@@ -186,8 +186,8 @@ def refresh_map(pool: Pool, pattern: str) -> Tests:
     begun = time.monotonic()
 
     def done(job: Job, outcome: Outcome) -> None:
-        if not outcome.answer:
-            print(f"{job.files[0]} could not be run:\n{outcome.printed[-3000:]}", file=sys.stderr)
+        if not outcome.answer.get("tests"):  # also where something is not installed: not to be remembered
+            print(f"no test of {job.files[0]} ran:\n{outcome.printed[-3000:]}", file=sys.stderr)
             return
         failed = [name for name, test in outcome.answer["tests"].items() if not test["passed"] and "[" not in name]
         answer = {**outcome.answer, "sources": _source_texts(outcome.answer)}

@@ -48,10 +48,18 @@ _RINGS = (
     (192, 128, 64, 8, 4),
 )  # fmt: skip
 _CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3))
-_GLUON_ROWS = 64  # of a consumer, of which there are two
+_GLUON_ROWS = 64  # of a consumer
 _THREE_CONSUMERS, _NARROW = (192, 128, 8, 2), 64  # which have registers enough for heads of up to so many columns
 _AUTOMATIC = {"select-emitter.backend": "auto"}
-_GLUON_CHOICES = (_AUTOMATIC, *({**_AUTOMATIC, "select-emitter.rescale": each} for each in ("lazy", "each")))
+_GLUON = {"select-emitter.backend": "gluon"}
+# Of loops in Gluon, beside what the compiler chooses.
+_SCHEDULES: tuple[Mapping[str, Any], ...] = (
+    {"select-emitter.rescale": "lazy"}, {"select-emitter.rescale": "each"}, {"select-emitter.consumers": "one"},
+    {"select-emitter.stages": 3}, {"select-emitter.stages": 4}, {"schedule-loops.skew": False},
+    {"schedule-loops.in_flight": 0}, {"schedule-loops.in_flight": 1},
+)  # fmt: skip
+_SCHEDULE_OPTIONS = {name for each in _SCHEDULES for name in each}
+_MOST_SCHEDULES = 8  # proposals
 _THREADS = (128, 256, 512, 64)
 _SPLITS = (2, 4, 8)
 _SECOND_LAUNCH_MS = 0.004  # of split-k: its own time, and that of the sums on their way
@@ -116,7 +124,8 @@ def for_program(
         reasons = [*ranking.pruned.values(), *map(str, ranking.failed.values())]
         raise TileError(f"spaces.for_program: nothing proposed for {function.__name__} works", notes=reasons[:3])
     times = {at: _with_split(ranking.predicted[at], proposed[at], program, goal) for at in ranking.order}
-    order = _ordered(times, proposed)[:limit]
+    repeated = _repeated(sorted(times, key=lambda at: (times[at], at)), proposed, program, goal)
+    order = [at for at in _ordered(times, proposed) if at not in repeated][:limit]
     chosen = [(proposed[at], times[at]) for at in order]
     own = proposed.index(program.own) if program.own is not None else 0
     if program.own is not None and own not in order and own in {**times, **ranking.slow}:
@@ -187,13 +196,13 @@ class _Program:
         """The launch with the most products at the base configuration."""
         return max(self.works(self.base), key=lambda each: each.operations)
 
-    def is_gluon(self, config: Mapping[str, Any], target: Target) -> bool:
-        """Whether the compiler writes this configuration in Gluon; found out by lowering it."""
+    def in_gluon(self, config: Mapping[str, Any], target: Target) -> str:
+        """What the compiler writes of this configuration in Gluon; "" if it is Triton."""
         try:
-            kernel = self.function.kernel_for(self.bound, {**self.base, **config}, target)
+            source = self.function.kernel_for(self.bound, {**self.base, **config}, target).source
         except Exception:  # as in roles
-            return False
-        return api.IMPORT in kernel.source
+            return ""
+        return source if api.IMPORT in source else ""
 
     def roles(self) -> dict[str, str]:
         """For each tunable m, n, k, threads, warps, stages, panel or size, of which there may be several: size, size 2;
@@ -274,12 +283,15 @@ def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> I
         for *chosen, threads in itertools.product(*sizes, _THREADS):
             yield config({**dict(zip(names, chosen, strict=True)), "threads": threads})
     elif len(first.dots) > 1:
+        m, n, warps, stages = _CHAINS[1]
+        tiles = {"m": m, "n": n, "threads": 32 * warps, "stages": stages}
+        can = _is_hopper(target) and bool(program.in_gluon(config(tiles, passes=_GLUON), target))
         for m, n, warps, stages in _CHAINS:
-            for passes in _chain_choices(target, m):
+            for passes in _chain_choices(target, can and m >= _GLUON_ROWS):
                 yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
-        if _is_hopper(target) and max(first.dots[0].k, first.dots[1].n) <= _NARROW:
+        if can and max(first.dots[0].k, first.dots[1].n) <= _NARROW:
             m, n, warps, stages = _THREE_CONSUMERS
-            for passes in _GLUON_CHOICES:
+            for passes in (_AUTOMATIC, *_schedules()):
                 yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
     else:
         yield from _products(program, config, target)
@@ -309,13 +321,12 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
             for m, n, k, warps, stages in _RINGS
         ]
         filled = [values for values in rings if not _is_half_empty(program, config, values)]
-        gluon = {"select-emitter.backend": "gluon"}
-        in_gluon = [config(values, passes=gluon) for values in filled]
-        if in_gluon and program.is_gluon(in_gluon[0], target):
+        in_gluon = [config(values, passes=_GLUON) for values in filled]
+        if in_gluon and program.in_gluon(in_gluon[0], target):
             yield from in_gluon
             for values, plain in zip(filled, in_gluon, strict=True):
                 if values["m"] * values["n"] >= _LARGE_TILE and _leaves_few(_blocks(program, plain), target.sm_count):
-                    yield config(values, passes={**gluon, "split-last-wave.programs": -1})
+                    yield config(values, passes={**_GLUON, "split-last-wave.programs": -1})
 
 
 def _leaves_few(blocks: int | None, at_once: int) -> bool:
@@ -339,11 +350,15 @@ def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, 
     return [{}, {"select-access.mode": "pointer", "map-grid.persistent": 0}, *([persistent] * (elements >= 128 * 64))]
 
 
-def _chain_choices(target: Target, rows: int) -> list[dict[str, Any]]:
+def _chain_choices(target: Target, scheduled: bool) -> list[dict[str, Any]]:
     triton = {"select-emitter.backend": "triton"} if _is_hopper(target) else {}
-    first = [*_GLUON_CHOICES[: 3 if rows >= 2 * _GLUON_ROWS else 1], triton] if triton else [triton]
+    first = [_AUTOMATIC, *(_schedules() if scheduled else []), triton] if triton else [triton]
     # Where no loop can be divided, or none by default, two of these have the same source, and it is tried once.
     return [*first, {**triton, "peel-loops.mode": "all"}, {**triton, "peel-loops.mode": "off"}]
+
+
+def _schedules() -> list[dict[str, Any]]:
+    return [_GLUON, *({**_GLUON, **each} for each in _SCHEDULES)]
 
 
 def _is_hopper(target: Target) -> bool:
@@ -399,3 +414,21 @@ def _ordered(times: dict[int, float], proposed: list[Config]) -> list[int]:
     kept = {at: (max(times[at], first), True, at) for at in streamed[:_MOST_STREAMED]}
     kept |= {at: (times[at], False, at) for at in others}
     return sorted(kept, key=lambda at: kept[at])
+
+
+def _repeated(order: list[int], proposed: list[Config], program: _Program, target: Target) -> set[int]:
+    """Schedules that are not worth trying: all but the best few of those that are written in Gluon and are not what
+    another one of them is, or what the compiler chooses."""
+    asked = [at for at in order if _SCHEDULE_OPTIONS & {*proposed[at].get("pass_configs", {})}]
+    texts, kept = {""}, []
+    for at in asked if _is_hopper(target) else []:
+        passes = proposed[at]["pass_configs"]
+        plain = {name: value for name, value in passes.items() if name not in _SCHEDULE_OPTIONS}
+        texts.add(program.in_gluon({**proposed[at], "pass_configs": plain}, target))
+        text = program.in_gluon(proposed[at], target)
+        if text not in texts and len(kept) < _MOST_SCHEDULES:
+            kept.append(at)
+        texts.add(text)
+        if len(kept) == _MOST_SCHEDULES:
+            break
+    return {*asked} - {*kept}

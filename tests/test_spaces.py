@@ -17,6 +17,7 @@ from tiledsl.autotuner.left_out import prune_and_order
 from tiledsl.autotuner.spaces import for_program
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
+from tiledsl.runtime.target import Target
 
 
 def builder(sides: tuple[str, str, str] = ("x", "y", "z")) -> Any:
@@ -95,6 +96,9 @@ def test_few_blocks_of_a_last_wave_are_cut_along_k() -> None:
     assert cut(2048, 2048, 4096) == {(192, 128)}  # 44 of 176; of others no wave is whole, or 124 are left
 
 
+H200 = Target("cuda", 90)
+
+
 def in_gluon(configs: Sequence[dict[str, Any]], rows: str) -> set[int]:
     """The rows of tiles that are proposed in Gluon."""
     return {each[rows] for each in configs if each.get("pass_configs", {}).get("select-emitter.backend") == "gluon"}
@@ -124,20 +128,37 @@ def test_attention_and_programs_without_products() -> None:
     attention = load_example("attention").attention
     configs = for_program(attention, 2, 8, 8, 1024, 1024, 64, target="cuda:90", limit=5)
     assert len(configs) == 5 and all({"block_M", "block_N", "threads", "num_stages"} <= set(c) for c in configs)
-    hopper = {"auto", "auto, lazy", "auto, each", "triton", "triton, all", "triton, off"}
+    hopper = {"auto", "gluon", "triton", "triton, all", "triton, off"}
     for target, proposed in (("cuda:90", hopper), ("cuda:80", {"auto", "auto, all", "auto, off"})):
         emitters = set()
-        for config in for_program(attention, 2, 8, 8, 1024, 1024, 64, target=target):
+        for config in for_program(attention, 2, 8, 8, 1024, 1024, 64, target=target, limit=60):
             passes = config.get("pass_configs", {})
             backend = passes.get("select-emitter.backend", "auto")
-            more = [passes[name] for name in ("peel-loops.mode", "select-emitter.rescale") if name in passes]
-            emitters.add(", ".join([backend, *more]))
+            emitters.add(", ".join([backend, *([passes["peel-loops.mode"]] if "peel-loops.mode" in passes else [])]))
         assert emitters == proposed
     for dim, target, three in ((64, "cuda:90", True), (128, "cuda:90", False), (64, "cuda:80", False)):
         proposals = for_program(attention, 2, 8, 8, 1024, 1024, dim, target=target)
         assert any(config["block_M"] == 192 for config in proposals) == three  # rows of three consumers, in Gluon
     rows = for_program(load_example("softmax").softmax, 1024, 4096, target="cuda:90")
     assert {config["threads"] for config in rows} >= {128, 256} and len({config["block_M"] for config in rows}) > 1
+
+
+def test_the_best_schedules_of_loops_in_gluon_are_proposed() -> None:
+    """Eight that differ from each other and from what the compiler chooses; none where it writes no Gluon."""
+    attention = load_example("attention").attention
+    jitted = attention.jit if hasattr(attention, "jit") else attention
+    sizes = {"batch": 2, "heads": 8, "kv_heads": 8, "queries": 1024, "keys": 1024, "dim": 128, "causal": False}
+    configs = for_program(attention, *sizes.values(), target="cuda:90", limit=60)
+    asked = [each for each in configs if len(each.get("pass_configs", {})) > 1 and "peel" not in str(each)]
+    assert len(asked) == 8
+    assert {name for each in asked for name in each["pass_configs"]} >= {"schedule-loops.skew", "select-emitter.stages"}
+    texts = [jitted.kernel_for(sizes, each, H200).source for each in asked]
+    assert len({*texts}) == 8 and all("@gluon.jit" in each for each in texts)
+    for each, text in zip(asked, texts):
+        chosen = {**each, "pass_configs": {"select-emitter.backend": "gluon"}}
+        assert jitted.kernel_for(sizes, chosen, H200).source != text
+    others = for_program(attention, *sizes.values(), target="cuda:80")
+    assert all("peel" in str(each) for each in others if len(each.get("pass_configs", {})) > 1)
 
 
 def test_none_may_be_a_value_like_others() -> None:

@@ -283,7 +283,7 @@ class _InGluon(_Launch):
         self.resident, self.rounds = 1, self.blocks
 
     def throughput(self, products: float, vector: float) -> float:
-        overlap = self.costs.scheduled if self.work.consumers > 1 else self.costs.overlap
+        overlap = self.costs.scheduled if self.work.consumers > 1 and self.work.is_skewed else self.costs.overlap
         turn = self.costs.turn if self.work.is_chain else 0.0  # sums alone stay on their way
         busy = max(products, self.cache())
         return busy + vector - overlap * min(busy, vector) + self.spilling() + self.iterations * turn

@@ -68,8 +68,12 @@ class KernelLaunch:
         hint = kernel.option("swizzle")
         panel = int(pass_configs.get("map-grid.group_m") or (hint[0] if isinstance(hint, tuple) else 0))
         persistent = int(pass_configs.get("map-grid.persistent") or 0)
-        emitter = str(pass_configs.get("select-emitter.backend", "auto"))
-        return replace(self._read[depth], options=options, panel=panel, persistent=persistent, emitter=emitter)
+        return replace(
+            self._read[depth], options=options, panel=panel, persistent=persistent,
+            emitter=str(pass_configs.get("select-emitter.backend", "auto")),
+            is_skewed=bool(pass_configs.get("schedule-loops.skew", True)),
+            has_one_group=pass_configs.get("select-emitter.consumers") == "one",
+        )  # fmt: skip
 
 
 class _Reader:

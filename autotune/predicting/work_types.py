@@ -101,6 +101,8 @@ class Work:
     panel: int = 0  # rows of blocks visited together (swizzle)
     persistent: int = 0  # programs a multiprocessor that take the blocks one after the other; 0: one for each block
     emitter: str = "auto"  # what select-emitter.backend asks for
+    is_skewed: bool = True  # in Gluon, products may wait for the next turn
+    has_one_group: bool = False  # in Gluon, of all warps; else each has rows of its own
 
     @property
     def blocks(self) -> int:
@@ -111,7 +113,8 @@ class Work:
     def consumers(self) -> int:
         """Groups of warps with rows of their own that could take the products in Gluon; 0 if there are none."""
         rows = max((dot.m for dot in self.dots), default=0)
-        return rows // 64 if rows in (64, 128, 192) and self.threads in (128, 256) else 0
+        most = 1 if self.has_one_group else 3
+        return min(most, rows // 64) if rows in (64, 128, 192) and self.threads in (128, 256) else 0
 
     @property
     def is_chain(self) -> bool:

@@ -420,7 +420,7 @@ def _repeated(order: list[int], proposed: list[Config], program: _Program, targe
     """Schedules that are not worth trying: all but the best few of those that are written in Gluon and are not what
     another one of them is, or what the compiler chooses."""
     asked = [at for at in order if _SCHEDULE_OPTIONS & {*proposed[at].get("pass_configs", {})}]
-    texts, kept = {""}, []
+    texts, kept = {""}, list[int]()
     for at in asked if _is_hopper(target) else []:
         passes = proposed[at]["pass_configs"]
         plain = {name: value for name, value in passes.items() if name not in _SCHEDULE_OPTIONS}

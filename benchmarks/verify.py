@@ -44,7 +44,7 @@ def of_example(name: str, target: str = "cuda:90") -> list[Kernel]:
 
     def called(self: Kernel, *arguments: Any, **keywords: Any) -> Any:
         found.setdefault(self.source, self)
-        return _outputs(self, [*arguments, *keywords.values()])
+        return outputs(self, [*arguments, *keywords.values()])
 
     module = example(name)
     with ExitStack() as stack:
@@ -65,15 +65,15 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def _outputs(kernel: Kernel, given: Sequence[Any]) -> Any:
-    """Tensors without memory, in the shapes of a kernel's outputs."""
+def outputs(kernel: Kernel, given: Sequence[Any], device: str = "meta") -> Any:
+    """Tensors in the shapes of a kernel's outputs, by default without memory; None if they are among its arguments."""
     if len(given) == len(kernel.params):
         return None
     sizes: dict[str, int] = {}
     for param, tensor in zip((p for p in kernel.params if not p.is_output), given):
         sizes |= {dim: size for dim, size in zip(param.shape, getattr(tensor, "shape", ())) if isinstance(dim, str)}
     made = [
-        torch.empty([sizes[d] if isinstance(d, str) else d for d in p.shape], dtype=_dtype(p.dtype), device="meta")
+        torch.zeros([sizes[d] if isinstance(d, str) else d for d in p.shape], dtype=_dtype(p.dtype), device=device)
         for p in kernel.params
         if p.is_output
     ]

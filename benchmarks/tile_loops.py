@@ -125,7 +125,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         timed = [row["ratio"] for row in kind if row.get("ratio")]
         if timed:
             mean, least = statistics.geometric_mean(timed), min(timed)
-            lines.append(f"TileLang's time over ours, {name}: {mean:.2f} of {len(timed)} timed kernels, least {least:.2f}")
+            lines.append(
+                f"TileLang's time over ours, {name}: {mean:.2f} of {len(timed)} timed kernels, least {least:.2f}"
+            )
     return "\n".join(lines)
 
 

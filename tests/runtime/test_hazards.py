@@ -234,44 +234,6 @@ def test_loops_alone_are_not_unrolled() -> None:
     assert hazards.repaired(ptx, []) == ptx
 
 
-STEPS = {
-    "store": "st.shared.b32 [%r1], %r2;",
-    "matrix": "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {%r2, %r3, %r4, %r5};",
-    "barrier": "bar.sync 0;",
-    "fence": "fence.proxy.async.shared::cta;",
-    "product": "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%r6}, %rd1, %rd2, p, 1, 1, 0, 1;",
-    "role": "setmaxnreg.dec.sync.aligned.u32 24;",
-}
-
-
-@pytest.mark.parametrize(
-    ("steps", "late"),
-    [
-        ("store barrier fence product", 1),
-        ("matrix barrier fence product fence product", 1),
-        ("store barrier fence barrier product", 0),
-        ("store fence barrier product", 0),
-        ("store fence product", 0),  # which does not read it, or a barrier would stand there
-        ("store fence barrier product fence product", 0),
-        ("store barrier product", 0),
-        ("store barrier fence product store barrier fence product", 2),
-        ("role store barrier fence product", 0),
-    ],
-)
-def test_fences_behind_the_barrier(steps: str, late: int) -> None:
-    ptx = "".join(f"\t{STEPS[each]}\n" for each in steps.split())
-    assert len(hazards.late_fences(ptx)) == late
-    mended = hazards.repaired(ptx, ["product-behind-fence"])
-    assert not hazards.late_fences(mended) and mended.count("bar.sync") == ptx.count("bar.sync") + late
-
-
-def test_a_product_waits_for_what_other_warps_stored() -> None:
-    kernel = tiledsl.compile(PROGRAMS["product_behind_a_scan"].program, target="cuda:90")
-    order = re.findall(r"(?:fence\.proxy\.async|bar\.sync|wgmma\.mma_async)", kernel.asm["ptx"])
-    assert order[order.index("fence.proxy.async") + 1] == "bar.sync" and "wgmma.mma_async" in order
-    assert not hazards.machine_code_hazards(kernel.asm)
-
-
 def made_by(*levels: str) -> Any:
     """Compiles; what it makes is wrong unless ptxas is told one of these levels."""
     asked: list[Any] = []

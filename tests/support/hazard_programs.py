@@ -784,28 +784,3 @@ def scores_beside_products(
             T.gemm(weights, k, sums)
         T.copy(products, O[0:16, 0:128])
         T.copy(sums, O[16:80, 0:32])
-
-
-def _scaled_by_sums(a: np.ndarray, b: np.ndarray, g: np.ndarray) -> np.ndarray:
-    return a @ b.T * np.cumsum(g)[:, None]
-
-
-@case("product-behind-fence", _scaled_by_sums)
-@T.prim_func
-def product_behind_a_scan(
-    A: T.Tensor((64, 128), "float16"), B: T.Tensor((64, 128), "float16"), G: T.Tensor((64,), "float32"),
-    O: T.Tensor((64, 64), "float32"),
-):  # fmt: skip
-    with T.Kernel(1, threads=128):
-        a = T.alloc_shared((64, 128), "float16")
-        b = T.alloc_shared((64, 128), "float16")
-        gate = T.alloc_fragment((64,), "float32")
-        t = T.alloc_fragment((64, 64), "float32")
-        T.copy(A, a)
-        T.copy(B, b)
-        T.copy(G, gate)
-        T.cumsum(gate)
-        T.gemm(a, b, t, transpose_B=True, clear_accum=True)
-        for i, j in T.Parallel(64, 64):
-            t[i, j] *= gate[i]
-        T.copy(t, O)

@@ -149,14 +149,6 @@ HAZARDS = (
         f"{_WRONG}::test_copies",
     ),
     Hazard(
-        "product-behind-fence",
-        "an asynchronous product begins as soon as its own warps have made visible to it what they stored: the fence "
-        "stands behind the barrier, so that those of other warps may come later",
-        "all",
-        "found in the PTX; another barrier stands behind the fence",
-        f"{_WRONG}::test_copies",
-    ),
-    Hazard(
         "float8-pair-twice",
         "a conversion to a pair of float8 that is used for both halves of a word leaves one half as it was",
         "ptxas 12.8, 12.9",
@@ -255,7 +247,6 @@ def machine_code_hazards(asm: Mapping[str, Any]) -> list[str]:
         suspected = [each for each in suspected if each.always]
     sass = asm["sass"] if suspected else None
     names = [each.name for each in suspected if sass is None or each.is_made(sass)]
-    names += ["product-behind-fence"] if late_fences(ptx) else []
     return [*names, "lost-product"] if _PRODUCT_OF_NOTHING in (asm.get("cubin") or b"") else names
 
 
@@ -314,44 +305,11 @@ def without_unrolling(ptx: str) -> str:
     return _LABEL.sub(marked, ptx)
 
 
-_STORE, _FENCE, _BARRIER, _PRODUCT = "st.shared", "fence.proxy.async", "bar.sync", "wgmma.mma_async"
-_STEP = re.compile(rf"^\s*(?:@!?%p\d+\s+)?({_STORE}|stmatrix|{_FENCE}|{_BARRIER}|{_PRODUCT})", re.MULTILINE)
-
-
-def late_fences(ptx: str) -> list[int]:
-    """The places in the text of fences between which and an asynchronous product no barrier stands, where one stands
-    between them and what was stored. Of kernels of specialised warps there are none: their emitter orders these."""
-    found: list[int] = []
-    stored = behind = False  # since the last fence: a store, and a barrier behind it
-    late: int | None = None
-    for step in _STEP.finditer(ptx) if "setmaxnreg" not in ptx else ():
-        if step[1] == _FENCE:
-            late = step.start(1) if behind else late
-            stored = behind = False
-        elif step[1] == _BARRIER:
-            late, behind = None, behind or stored
-        elif step[1] == _PRODUCT:
-            found += [] if late is None else [late]
-            late = None
-        else:
-            stored = True
-    return found
-
-
-def with_barriers(ptx: str) -> str:
-    """The PTX with a barrier behind each such fence."""
-    for place in reversed(late_fences(ptx)):
-        end = ptx.index(";", place) + 1
-        ptx = f"{ptx[:end]}\n\tbar.sync \t0;{ptx[end:]}"
-    return ptx
-
-
 _REPAIRS: Mapping[str, Callable[[str], str]] = {
     "float8-pair-twice": without_merges,
     "saturating-product": partial(_SATURATING.sub, r"\1\2"),  # sums wrap around, as wgmma's and others' do
     "unused-half-of-predicates": without_unread,
     "lost-product": without_unrolling,
-    "product-behind-fence": with_barriers,
 }
 
 

@@ -65,7 +65,7 @@ def test_of_several_products_of_tiles_the_first_runs_a_turn_ahead() -> None:
     """Each part of a turn computes of the index what it needs; what no product waits for follows the last one."""
     found = scheduled(f"""
         %q = triton.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}
-        %r = scf.for %c0, %n, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {{
+        %r, %t = scf.for %c0, %n, %c1[%zero, %c0] : {SCORES}, int32 (%i: int32, %acc: {SCORES}, %count: int32) {{
           %row = arith.mul %i, %c8 : int32
           %k = triton.load_block %K[%row, %c0] {{axes = (0, 1)}} : {HALF}
           %v = triton.load_block %V[%row, %c0] {{axes = (0, 1)}} : {HALF}
@@ -79,15 +79,13 @@ def test_of_several_products_of_tiles_the_first_runs_a_turn_ahead() -> None:
           %x = arith.mul %m, %d : {SCORES}
           %p = arith.cast %x : {HALF}
           %sum = tensor.dot %p, %k, %acc : {SCORES}
-          %at = triton.addptr %S, %i : *float32
-          %f = arith.cast %late_row : float32
-          triton.store %at, %f
-          scf.yield [%sum]
+          %next = arith.add %count, %late_row : int32
+          scf.yield [%sum, %next]
         }}""")
     expected = f"""
         gluon.schedule {{runs = (false,)}}
         %q = triton.load_block %Q[%c0, %c0] {{axes = (0, 1), ring = "item"}} : {HALF}
-        %r = scf.for %c0, %n, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {{
+        %r, %t = scf.for %c0, %n, %c1[%zero, %c0] : {SCORES}, int32 (%i: int32, %acc: {SCORES}, %count: int32) {{
         gluon.cluster {{slot = 1}}
         %row = arith.mul %i, %c8 : int32
         %k = triton.load_block %K[%row, %c0] {{axes = (0, 1), ring = "k"}} : {HALF}
@@ -105,10 +103,8 @@ def test_of_several_products_of_tiles_the_first_runs_a_turn_ahead() -> None:
         %p = arith.cast %x : {HALF}
         %sum = tensor.dot %p, %k, %acc : {SCORES}
         gluon.cluster {{stage = 1, slot = 2}}
-        %at = triton.addptr %S, %i : *float32
-        %f = arith.cast %late_row : float32
-        triton.store %at, %f
-        scf.yield [%sum]
+        %next = arith.add %count, %late_row : int32
+        scf.yield [%sum, %next]
         }}"""
     assert found == lines_of(expected)
 

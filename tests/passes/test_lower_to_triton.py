@@ -520,3 +520,14 @@ def test_stages_of_a_launch_are_those_that_the_kernel_asks_for_or_one(options: s
     program = lower("64*float32, global", "scf.yield", kernel=f"options = ({options})")
     (launch,) = [op for op in program.root.body if isinstance(op, triton.LaunchOp)]
     assert dict(launch.options)["num_stages"] == stages
+
+
+def test_how_a_load_is_cached_stays() -> None:
+    load = "tile.load %A[%s] {guarded = true, HOW} : float16"
+    for how in ('cache = ".cg"', 'eviction = "evict_first"'):
+        (line,) = (
+            each
+            for each in lines(lower("64*float16, global", f"%x = {load.replace('HOW', how)}"))
+            if "triton.load" in each
+        )
+        assert how in line

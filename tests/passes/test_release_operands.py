@@ -10,6 +10,11 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.test_schedule_loops import HALF, SCORES, launch
+from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.printer import print_op
+from tiledsl.passes.release_operands import ReleaseOperands
+from tiledsl.runtime.target import Target
 
 
 def program(rows: int = 64, stages: int = 3, scaled: bool = True, joined: bool = True) -> T.PrimFunc:
@@ -93,3 +98,23 @@ def test_results() -> None:
     a, b, c, d = (each.astype(np.float32) for each in (a, b, c, d))
     np.testing.assert_array_equal(made.numpy(), a @ b * np.float32(0.5) + c @ d)
     assert tiledsl.compile(program(), target="cuda:90").verify().ok
+
+
+@pytest.mark.parametrize(
+    ("stages", "depth", "released"),
+    [(0, 0, False), (0, 1, False), (0, 2, True), (1, 2, False), (2, 1, True), (3, 0, True)],
+)
+@pytest.mark.parametrize("arch", [90, 80])
+def test_loops_of_two_stages_and_more_are_pipelined(stages: int, depth: int, released: bool, arch: int) -> None:
+    """The launch's number is that of loops without one."""
+    load = f"triton.load_block %Q[%c0, %c0] {{axes = (0, 1)}} : {HALF}"
+    body = f"""%a = {load}
+    %first = tensor.dot %a, %a, %zero : {SCORES}
+    %r = scf.for %c0, %c8, %c1[%first] {{num_stages = {stages}}} : {SCORES} (%i: int32, %acc: {SCORES}) {{
+      %b = {load}
+      %sum = tensor.dot %a, %b, %acc : {SCORES}
+      scf.yield [%sum]
+    }}"""
+    root = launch(body.replace(" {num_stages = 0}", ""), f'(("num_stages", {depth}),)' if depth else "()")
+    ReleaseOperands().run(Program(root, Target("cuda", arch)))
+    assert ("scf.if" in print_op(root)) is (released and arch == 90)

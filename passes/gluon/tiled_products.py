@@ -34,10 +34,10 @@ def _as_row(value: Value, rows: dict[Value, Value]) -> Value | None:
     op = value.op
     if value in rows or not value.shape:
         return rows.get(value, value)
-    if op is None or len(value.shape) != 1:
+    if op is None:
         return None
     at = Builder.at(op)
-    shape = (1, value.shape[0])
+    shape = (1, *value.shape)
     if isinstance(op, tensor.IotaOp):
         row: Operation = tensor.IotaOp(axis=1, result_types=[TensorType(shape, value.dtype)], names=[value.name])
     elif isinstance(op, arith.ConstantOp):

@@ -14,7 +14,7 @@ from tests.passes.test_peel_loops import POINTERS
 from tests.passes.test_peeled_programs import forward
 from tiledsl.dialects.tile import KernelOp
 from tiledsl.errors import TileError
-from tiledsl.passes.limit_registers import LimitRegisters
+from tiledsl.passes.limit_registers import LimitRegisters, _is_matrix
 from tiledsl.runtime.target import Target
 
 BOTH = {"block_M": 128, "block_N": 128, "threads": 256}
@@ -151,3 +151,13 @@ def test_kernels_whose_shared_memory_leaves_no_room_for_a_second_block_stay(stag
 def test_other_modes_are_refused() -> None:
     with pytest.raises(TileError, match=r"limit-registers\.mode is 'on'; it must be one of auto, off"):
         source(forward(4096, 64, **BOTH), **{"limit-registers.mode": "on"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_matrix"),
+    [("2x2", True), ("64x2", True), ("1x64", False), ("64", False), ("2x1x2", True), ("1x1", False)],
+)
+def test_a_matrix_has_elements_along_two_dimensions(shape: str, is_matrix: bool) -> None:
+    made = program(f"%x = tensor.broadcast %s : tensor<{shape}xint32>")
+    (value,) = (op.result for op in made.root.walk() if op.name == "tensor.broadcast")
+    assert _is_matrix(value) is is_matrix

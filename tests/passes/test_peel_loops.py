@@ -20,7 +20,7 @@ from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.verifier import verify
 from tiledsl.passes import default_pipeline
-from tiledsl.passes.peel_loops import PeelLoops, _simplify_masks
+from tiledsl.passes.peel_loops import PeelLoops, _meet, _simplify_masks
 from tiledsl.runtime.target import Target
 
 POINTERS = {"select-emitter.backend": "triton", "select-access.mode": "pointer"}
@@ -491,3 +491,17 @@ def test_sums_stay(func: Operation, seed: int, limit: int | None) -> None:
 def test_random_programs_stay(func: Operation, seed: int) -> None:
     root = before_peeling(func)
     check_pass(PEEL, root, inputs_for(func, seed), uninitialised="zero")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "meet"),
+    [(("%c0", "%s", "%s", "%n"), True), (("%c0", "%s", "%n", "%s"), False), (("%c0", "%c8", "%c8", "%n"), False)],
+)
+def test_loops_of_which_one_ends_where_the_other_begins(bounds: tuple[str, str, str, str], meet: bool) -> None:
+    """At a number that is computed: one value stands for equal constants."""
+    text = "%n = arith.add %s, %bx : int32\n" + "\n".join(
+        f"scf.for {lower}, {upper}, %c1 (%i{lower[1:]}: int32) {{ scf.yield }}"
+        for lower, upper in (bounds[:2], bounds[2:])
+    )
+    first, second = (op for op in program(text).root.walk() if isinstance(op, scf.ForOp))
+    assert (_meet(first, second), _meet(second, first)) == (meet, False)

@@ -25,8 +25,10 @@ from tiledsl.analysis.gluon.schedule import (
     divided,
     ending_in,
     hands_on,
+    in_words,
     instruction_columns,
     is_only_added_to,
+    is_stored,
     last_of,
     shared,
 )
@@ -98,6 +100,21 @@ def test_what_a_turn_holds_back(name: str, held: list[str], skewed: bool, index_
     assert (loop.is_skewed, loop.index_late) == (skewed, index_late)
 
 
+def test_constants_are_not_held() -> None:
+    one = before("%13 = ", f"%x = arith.constant {{value = 1.0}} : {TILE}")
+    (loop,) = scheduled(SCAN, one, before("%acc_3 = ", f"%y = arith.neg %x : {TILE}")).loops
+    assert [value.name for value in loop.held] == ["", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "in_flight"),
+    [(PRODUCT, [False], [(0,)]), (PAIRS, [True], [()]), (TWICE, [False, False], [(), (0,)])],
+)
+def test_what_is_said_of_each_loop(name: str, runs: list[bool], in_flight: list[tuple[int, ...]]) -> None:
+    loops = scheduled(name).loops
+    assert [loop.runs for loop in loops] == runs and [loop.in_flight for loop in loops] == in_flight
+
+
 def test_an_index_is_late_where_more_than_a_load_reads_it_a_turn_later() -> None:
     late = before("%acc_3 = ", "%x = arith.mul %t, %2 : int32")
     assert not scheduled(SCAN).loops[0].index_late
@@ -130,6 +147,8 @@ def test_loops_between_which_the_pipeline_does_not_run_empty() -> None:
     assert chained() == [1, 1]
     assert chained(*early) == [2]
     assert chained(early[0]) == chained(early[1]) == [1, 1]
+    at_once = [("{stage = 1}", ""), ("{stage = 1, slot = 2}", ""), ("{slot = 1}", "")]
+    assert chained(*early, *at_once) == [1, 1]  # where nothing is held back, each begins by itself
     last = ("scf.for %full, %8, %9[%dv_2, %dk_3]", "scf.for %full, %8, %9[%dk, %dk_3]")
     assert chained(*early, last) == [1, 1]
     holds_more = before("%do_1 = ", "%x = arith.neg %22 : int32")
@@ -187,6 +206,15 @@ def test_left_operands_that_are_read_to_registers_once() -> None:
     wide = before("%s = ", f"%y = tensor.dot %q, %k_t, %acc : {TILE}")
     made = scheduled(ATTENTION, wide)
     assert [made.reads_registers(each) for each in made.products] == [True, True, True]
+    more = (kept("%5")[0], kept("%5")[1].replace("B_tiles", "S_tiles"))
+    made = scheduled(SCAN, more, ("tensor.dot %q, %state", "tensor.dot %q, %w"))
+    assert [load.out.name for load in made.loads if made.in_registers(load)] == ["q"]  # no right operand
+    narrow = """%n = triton.load_block %B_tiles_1[%12, %5] {axes = (0, 1), ring = "n"} : tensor<32x64xfloat16>
+      %n_t = tensor.transpose %n {permutation = (1, 0)} : tensor<64x32xfloat16>
+      %zeros = arith.constant {value = 0.0} : tensor<64x32xfloat32>
+      %y = tensor.dot %q, %n_t, %zeros : tensor<64x32xfloat32>"""
+    made = scheduled(ATTENTION, before("%s = ", narrow))
+    assert not any(made.in_registers(load) for load in made.loads)  # products of two shapes would read it
 
 
 @pytest.mark.parametrize(
@@ -241,3 +269,16 @@ def test_the_last_operation_with_a_loop_in_it() -> None:
     assert last_of(body, made.loops) is made.loops[1].op and last_of(body, made.loops[:1]) is made.loops[0].op
     assert last_of(outer.parent, made.loops) is outer
     assert last_of(made.loops[0].op.body, made.loops) is None
+
+
+def test_which_left_operands_pass_through_shared_memory() -> None:
+    """Computed ones that are transposed, or whose columns warps share."""
+    made = scheduled(GRADIENTS).loops[0].products
+    names = lambda warps: [op.out.name for op in made if is_stored(op, warps)]
+    assert names(4) == names(8) == ["dq"] and names(16) == ["dv_4", "dk_5", "dq"]
+
+
+def test_elements_of_a_byte_are_handled_in_words() -> None:
+    halves = scheduled(PRODUCT).products
+    octets = scheduled(PRODUCT, ("xfloat16", "xfloat8_e5m2"), ("*float16", "*float8_e5m2")).products
+    assert [in_words(each) for each in (*halves, *octets)] == [False, True]

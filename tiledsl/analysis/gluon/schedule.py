@@ -70,7 +70,7 @@ class Loop:
             return (turn, 0) if number < at else (turn, 2) if number == at else (turn + 2, 1)
 
         order = [(number, turn) for number in range(clusters) for turn in range(turns)]
-        return sorted(order, key=when) if turns > 1 else order
+        return sorted(order, key=when)
 
     @property
     def held(self) -> list[Value]:

@@ -58,7 +58,7 @@ def kept(row: str) -> tuple[str, str]:
         (SHARED, [], {"item": (1, 1, False), "k": (1, 2, False)}),  # no consumers with rows of their own
         (TWICE, [kept("%6")], {"item": (2, 1, True), "k": (1, 2, False), "v": (1, 2, False)}),
         (TWICE, [kept("%5")], {"item": (2, 1, False), "k": (1, 2, False), "v": (1, 2, False)}),  # one is everyone's
-        (GRADIENTS, [], {"item": (2, 1, False), "q": (3, 2, False), "do": (1, 2, False)}),
+        (GRADIENTS, [], {"item": (2, 1, False), "q": (2, 2, False), "do": (2, 2, False)}),
     ],
 )
 def test_tiles_places_and_whether_each_consumer_has_its_own(

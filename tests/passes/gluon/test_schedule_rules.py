@@ -104,6 +104,7 @@ Q2 = ("dot %q, %v_t", "dot %q2, %v_t")
          "no product reads a tile of the ring"),
         (SCAN, [before("%13 = ", f"%x = arith.neg %k_t : {HALF}")],
          "it reads a tile that only products can read transposed"),
+        (SCAN, [before("%13 = ", f"%x = arith.neg %k : {HALF}")], "has awaited its ring, or after the last one"),
         (GRADIENTS, [("%lse = ", ">> %ds = ")], "before a product has awaited its ring, or after the last one"),
         (GRADIENTS, [*ROW_LATER, ("%d = ", ">> %e = ")],
          "before a product has awaited its ring, or after the last one"),
@@ -183,6 +184,15 @@ def test_what_a_turn_reads_of_the_one_before(handed_on: str, read: tuple[str, st
     assert broken or not said(SCAN, *CARRIED, more, ("[%acc_4]", f"[%acc_4, {handed_on}]"), read)
 
 
+def test_what_is_held_back_reads_no_product_of_the_turn_before() -> None:
+    tiles = [(old, new.replace("float32,", f"{TILE},").replace(": float32", f": {TILE}")) for old, new in CARRIED]
+    tiles = [(old, new.replace("%acc, %11]", "%acc, %acc]").replace(f"{TILE}, float32", f"{TILE}, {TILE}"))
+             for old, new in tiles]  # fmt: skip
+    late = before("%acc_3 = ", f"%x = arith.neg %held : {TILE}")
+    assert ELSEWHERE in said(SCAN, *tiles, ("[%acc_4]", "[%acc_4, %s]"), late)
+    assert said(SCAN, *tiles, ("[%acc_4]", "[%acc_4, %acc_3]"), late) == ""
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -194,6 +204,7 @@ def test_what_a_turn_reads_of_the_one_before(handed_on: str, read: tuple[str, st
         (GRADIENTS, [*ROW_LATER, ("%d = ", ">> %dk_5 = ")]),
         (GRADIENTS, [before("%19 = ", "%x = tensor.dot %p_half, %q, %dk : tensor<128x64xfloat32>")]),
         # order
+        (SCAN, [SKEWED, before("%v = ", "%x = arith.add %12, %2 : int32"), ("V_tiles_1[%12", "V_tiles_1[%x")]),
         (PAIRS, [LAST]),
         (SCAN, [SKEWED]),
         (SCAN, [before("%acc_3 = ", f"%x = arith.neg %14 : {TILE}")]),

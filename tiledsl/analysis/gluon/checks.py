@@ -164,9 +164,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
     """Values cross from stage 0 to stage 1 of the next turn before the next turn's are computed."""
     at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
     yielded = dict(zip(loop.op.iter_args, loop.op.yielded, strict=True))
-    handed_on: dict[Operation, Value] = {
-        each: each.a for each in loop.products if each.a in loop.held and not is_stored(each, schedule.warps)
-    }
+    handed_on: dict[Operation, Value] = {each: each.a for each in loop.products if not is_stored(each, schedule.warps)}
     produced = only_for_loads(loop.op.walk())  # by the producer, in the order of the text
     if loop.op.unroll == AT_ONCE:
         _check_several(loop)
@@ -187,7 +185,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
             elif value in yielded and yielded[value] is not value:
                 source = yielded[value].op
                 made_stage = at[source][0] if source in at else 0
-                is_there = made_stage > stage and isinstance(source, tensor.DotOp) and at[source][1:] < at[op][1:]
+                is_there = not stage and isinstance(source, tensor.DotOp) and at[source][1:] < at[op][1:]
                 if made_stage != stage and not is_there:
                     raise _broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
         if op.effects & Effect.WRITE and not is_addition(op):

@@ -1,8 +1,8 @@
 """`--suite`: the cost model's place for the winner of each row of the suite, of the row's whole space, without a GPU.
 
 The winner is the fastest of the configurations that the tuner timed to the end (`rivals` in the suite's file). Others
-stand for it that took as long, as far as its own rounds agree ("alike"): twins of one binary, and ties. What the row's
-space does not have any more does not count.
+stand for it that took as long, as far as its own rounds agree ("alike"). Configurations of one text, which the tuner
+tries once, have one place. What the row's space does not have any more does not count.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ def compare(row: Row, rivals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     best = float(winner["ms"])
     order = [times.get(_key(configs[at]), math.inf) for at in ranking.order]
     first = min(order[:FIRST], default=math.inf)
+
+    def place(most: float) -> int | None:
+        found = next((place for place, time in enumerate(order, 1) if time <= most), None)
+        if found is None or found <= FIRST:
+            return found
+        return len({function.kernel_for(bound, dict(configs[at]), TARGET).source for at in ranking.order[:found]})
+
     return {
         "row": row.name,
         "configs": len(configs),
         "timed": len(times),
-        "place": _place(order, best),
-        "alike": _place(order, best * (1 + float(winner["spread"] or 0))),
+        "place": place(best),
+        "alike": place(best * (1 + float(winner["spread"] or 0))),
         "loss": None if first == math.inf else first / best - 1,
     }
-
-
-def _place(order: Sequence[float], most: float) -> int | None:
-    return next((place for place, time in enumerate(order, 1) if time <= most), None)
 
 
 def replay(path: Path) -> Iterator[dict[str, Any]]:

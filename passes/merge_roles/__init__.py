@@ -38,7 +38,10 @@ class MergeRoles(Pass):
     numbers, for several trip counts where these are not known, with vector clocks: each wait must let through where it
     stands, whatever the roles' speeds, and accesses to one tile of which one writes must be ordered by the barriers.
 
-    Versions of a tile that only take turns become one tile, and the loop a pipelined one of as many stages.
+    Versions of a tile that only take turns become one tile, and the loop a pipelined one of as many stages. What
+    threads of a role copy each for themselves becomes a T.Parallel over the tile (shares.py), columns of a tile that
+    are always taken in the same parts tiles of their own (columns.py), and the last turn that a role does behind its
+    loop one of the loop's (turns.py).
 
     Before:  scf.for ... {                                     After:  scf.for ... {num_stages = 2} {
                scf.if %is_producer {                                     tile.copy %A[%i], %s

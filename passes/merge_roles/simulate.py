@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.ranges import Ranges
-from tiledsl.dialects import arith, thread, tile
+from tiledsl.dialects import arith, scf, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import BufferType
 from tiledsl.passes.merge_roles.numbers import Number, number_of
 from tiledsl.passes.merge_roles.order import Fused, Item, Keys, resolved
-from tiledsl.passes.merge_roles.roles import Role, Step
+from tiledsl.passes.merge_roles.roles import Role, Step, is_variable
 
 Box = tuple[tuple[int, int], ...]  # of each dimension the first index and the one after the last
 Clock = dict[Hashable, int]
@@ -217,6 +217,8 @@ class World:
             return env[value]
         if self.chosen and (found := self.chosen.get(self.keys.of(value))) is not None:
             return found
+        if value.op is not None and is_variable(value.op):
+            return self.vars.get((role, value.op.operands[0]))
         owner = value.owner
         if isinstance(owner, Region) and isinstance(owner.parent, (tile.KernelOp, tile.FuncOp)):
             return self._choose(value)
@@ -287,6 +289,9 @@ class World:
         elif isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope == "local":
             indices = tuple(self._number(each, role) for each in op.indices)
             self.vars[(role, op.buffer, *indices)] = self._number(op.value, role)
+        elif isinstance(op, scf.IfOp) and (holds := self._number(op.condition, role)) is not None:
+            for inner in op.then if holds else op.orelse:
+                self._scalars(inner, role)
         elif op.regions:
             for inner in op.walk():
                 if isinstance(inner, tile.StoreOp) and tile.buffer_type(inner.buffer).scope == "local":

@@ -145,6 +145,68 @@ def test_two_roles_that_hand_tiles_to_each_other(run: Any) -> None:
     assert run(main, 3, x, torch.empty(2, 16, dtype=torch.int32)).tolist() == [a.tolist(), b.tolist()]
 
 
+def test_stages_and_phases_in_variables(run: Any) -> None:
+    @T.prim_func
+    def main(X: T.Tensor((16, N), "float32"), Y: T.Tensor((16, 16), "float32")):
+        with T.Kernel(1, threads=256):
+            s = T.alloc_shared((3, 16, 16), "float32")
+            total = T.alloc_fragment((16, 16), "float32")
+            ready, free = T.alloc_barrier([128] * 3), T.alloc_barrier([128] * 3)
+            stage, phase = T.alloc_var("int32", 0), T.alloc_var("int32", 0)
+            tx = T.get_thread_binding()
+            if tx >= 128:
+                for k in T.serial(4):
+                    T.barrier_wait(free[stage], phase ^ 1)
+                    T.tma_copy(X[0:16, k * 16 : k * 16 + 16], s[stage, :, :], barrier=ready[stage])
+                    T.barrier_arrive(ready[stage])
+                    stage += 1
+                    if stage == 3:
+                        stage = 0
+                        phase = phase ^ 1
+            else:
+                T.clear(total)
+                for k in T.serial(4):
+                    T.barrier_wait(ready[stage], phase)
+                    for i, j in T.Parallel(16, 16):
+                        total[i, j] += s[stage, i, j]
+                    T.barrier_arrive(free[stage])
+                    stage += 1
+                    if stage == 3:
+                        stage = 0
+                        phase = phase ^ 1
+                T.copy(total, Y)
+
+    x = torch.randn(16, N)
+    torch.testing.assert_close(run(main, x, torch.empty(16, 16)), x.reshape(16, 4, 16).sum(1))
+
+
+def test_a_persistent_block_goes_on_in_its_ring(run: Any) -> None:
+    @T.prim_func
+    def main(X: T.Tensor((4, 3, 16), "float32"), Y: T.Tensor((4, 16), "float32")):
+        with T.Kernel(2, threads=256) as b:
+            s = T.alloc_shared((2, 16), "float32")
+            total = T.alloc_fragment((16,), "float32")
+            ready, free = T.alloc_barrier([128] * 2), T.alloc_barrier([128] * 2)
+            with T.ws(1):
+                for w in T.serial(2):
+                    for k in T.serial(3):
+                        T.barrier_wait(free[(w * 3 + k) % 2], (w * 3 + k) // 2 % 2 ^ 1)
+                        T.tma_copy(X[w * 2 + b, k, :], s[(w * 3 + k) % 2, :], barrier=ready[(w * 3 + k) % 2])
+                        T.barrier_arrive(ready[(w * 3 + k) % 2])
+            with T.ws(0):
+                for w in T.serial(2):
+                    T.clear(total)
+                    for k in T.serial(3):
+                        T.barrier_wait(ready[(w * 3 + k) % 2], (w * 3 + k) // 2 % 2)
+                        for i in T.Parallel(16):
+                            total[i] += s[(w * 3 + k) % 2, i]
+                        T.barrier_arrive(free[(w * 3 + k) % 2])
+                    T.copy(total, Y[w * 2 + b, :])
+
+    x = torch.randn(4, 3, 16)
+    torch.testing.assert_close(run(main, x, torch.empty(4, 16)), x.sum(1))
+
+
 def test_threads_of_a_role_copy_their_elements(run: Any) -> None:
     @T.prim_func
     def main(X: T.Tensor((4, 16), "float32"), rows: T.Tensor((4,), "int32"), Y: T.Tensor((4, 16), "float32")):

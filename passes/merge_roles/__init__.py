@@ -15,9 +15,9 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import BufferType
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.merge_roles.columns import divide_columns
 from tiledsl.passes.merge_roles.emit import Emitter
 from tiledsl.passes.merge_roles.order import Item, Keys, Merger, region_of
+from tiledsl.passes.merge_roles.parts import divide_tiles
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles, steps_of
 from tiledsl.passes.merge_roles.shares import dissolve, fill_together
 from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World
@@ -39,8 +39,8 @@ class MergeRoles(Pass):
     stands, whatever the roles' speeds, and accesses to one tile of which one writes must be ordered by the barriers.
 
     Versions of a tile that only take turns become one tile, and the loop a pipelined one of as many stages. What
-    threads of a role copy each for themselves becomes a T.Parallel over the tile (shares.py), columns of a tile that
-    are always taken in the same parts tiles of their own (columns.py), and the last turn that a role does behind its
+    threads of a role copy each for themselves becomes a T.Parallel over the tile (shares.py), columns or rows of a tile
+    that are always taken in the same parts tiles of their own (parts.py), and the last turn that a role does behind its
     loop one of the loop's (turns.py).
 
     Before:  scf.for ... {                                     After:  scf.for ... {num_stages = 2} {
@@ -93,7 +93,7 @@ def _merge(kernel: tile.KernelOp) -> None:
             fill_together(op)
             dissolve(op)
     drop_versions(order.versions)
-    divide_columns(kernel)
+    divide_tiles(kernel)
     for alloc in of_kinds(kernel.body, tile.AllocOp):
         if not alloc.is_used:
             alloc.erase()

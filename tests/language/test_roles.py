@@ -379,6 +379,58 @@ def test_a_certificate_finds_a_lost_wait(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not kernel.verify().ok
 
 
+def products_of_parts(*, rows: bool) -> Any:
+    """Two roles each multiply half of a tile: halves of the rows of A, or of the columns of B; K in two pieces."""
+    m, n = (32, 64) if rows else (64, 32)
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float16"), B: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=384):
+            a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+            c, d = T.alloc_fragment((m, n), "float32"), T.alloc_fragment((m, n), "float32")
+            ready = T.alloc_barrier(128)
+            with T.ws(2):
+                for k in T.unroll(2):
+                    T.tma_copy(A[0:64, k * 32 : k * 32 + 32], a[:, k * 32 : k * 32 + 32], barrier=ready)
+                T.tma_copy(B, b, barrier=ready)
+                T.barrier_arrive(ready)
+            with T.ws(0):
+                T.clear(c)
+                T.barrier_wait(ready, 0)
+                if rows:
+                    T.gemm(a[0:32, :], b, c)
+                else:
+                    for k in T.unroll(2):
+                        T.gemm(a[:, k * 32 : k * 32 + 32], b[k * 32 : k * 32 + 32, 0:32], c)
+                T.copy(c, C[0, 0])
+            with T.ws(1):
+                T.clear(d)
+                T.barrier_wait(ready, 0)
+                if rows:
+                    T.gemm(a[32:64, :], b, d)
+                    T.copy(d, C[32, 0])
+                else:
+                    for k in T.unroll(2):
+                        T.gemm(a[:, k * 32 : k * 32 + 32], b[k * 32 : k * 32 + 32, 32:64], d)
+                    T.copy(d, C[0, 32])
+
+    return main
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_products_of_parts_of_tiles(run: Any, rows: bool) -> None:
+    a, b = torch.randn(64, 64).half(), torch.randn(64, 64).half()
+    torch.testing.assert_close(
+        run(products_of_parts(rows=rows), a, b, torch.empty(64, 64)), a.float() @ b.float(), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_parts_of_a_tile_become_tiles() -> None:
+    text = lowered(products_of_parts(rows=True))
+    assert text.count("%a = tile.alloc : buffer<32*64*float16, shared>") + text.count("%a_1 = tile.alloc") == 2
+    assert "shape = (64, 32), source_axes = (0, 1)" not in text  # A comes in two copies, one for each half of the rows
+
+
 # What is refused
 
 

@@ -1,4 +1,4 @@
-"""Tiles of which columns are picked: those that are always taken in the same parts become a tile for each part.
+"""Tiles of which columns or rows are picked: those that are always taken in the same parts become a tile for each.
 
 A program that divides products by hand takes `s[:, :256]` and `s[:, 256:]`. Of a tile that is a value, a part would
 have to be picked among all of its elements.
@@ -17,18 +17,19 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType
 
-Part = tuple[int, int]  # the first column, and the one after the last
+Part = tuple[int, int]  # the first column (or row), and the one after the last
 
 
-def divide_columns(kernel: tile.KernelOp) -> None:
+def divide_tiles(kernel: tile.KernelOp) -> None:
     """Make tiles of the parts of shared tiles, but for parts that products take one after the other along K."""
     for region in [each for op in kernel.nests() for each in op.regions]:
         _merge_copies(region)
     merge_products(kernel)
-    for op in of_kinds(kernel.walk(), tile.AllocOp):
-        type = tile.buffer_type(op.out)
-        if type.scope == "shared" and len(type.static_shape) == 2 and (parts := _parts(op.out)) is not None:
-            _divide(op, parts)
+    for axis in (1, 0):
+        for op in of_kinds(kernel.walk(), tile.AllocOp):
+            type = tile.buffer_type(op.out)
+            if type.scope == "shared" and len(type.static_shape) == 2 and (parts := _parts(op.out, axis)) is not None:
+                _divide(op, parts, axis)
 
 
 def _side(op: tile.CopyOp, buffer: Value) -> tuple[str, list[Value], tuple[int, ...]] | None:
@@ -40,26 +41,25 @@ def _side(op: tile.CopyOp, buffer: Value) -> tuple[str, list[Value], tuple[int, 
     return "target", op.target_offsets, op.target_axes
 
 
-def _columns(user: Operation, buffer: Value) -> Part | None:
-    """The columns that an access takes; None if that is not known."""
-    width = tile.buffer_type(buffer).static_shape[-1]
+def _taken(user: Operation, buffer: Value, axis: int) -> Part | None:
+    """The columns (axis 1) or rows (axis 0) that an access takes; None if that is not known."""
+    width = tile.buffer_type(buffer).static_shape[axis]
     if isinstance(user, tile.CopyOp) and (side := _side(user, buffer)) is not None:
         _, offsets, axes = side
-        first = constant_of(offsets[-1]) if offsets else 0
-        if first is None or 1 not in axes:
+        first = constant_of(offsets[axis]) if offsets else 0
+        if first is None or axis not in axes:
             return None
-        return int(first), int(first) + int(user.shape[axes.index(1)])
+        return int(first), int(first) + int(user.shape[axes.index(axis)])
     if isinstance(user, tile.StoreOp) and user.buffer is buffer and user.mask is None:
-        loop = _loop_of_columns(user)
-        return (
-            (0, width) if loop is not None and loop.extents[loop.body.args.index(user.indices[-1])] == width else None
-        )
+        loop = _loop_of(user, axis)
+        if loop is not None and loop.extents[loop.body.args.index(user.indices[axis])] == width:
+            return 0, width
     return None
 
 
-def _loop_of_columns(store: tile.StoreOp) -> tile.ParallelOp | None:
-    """The T.Parallel whose index is the column that is written, and which does no more."""
-    owner = store.indices[-1].owner
+def _loop_of(store: tile.StoreOp, axis: int) -> tile.ParallelOp | None:
+    """The T.Parallel whose index is the column (or row) that is written, and which does no more."""
+    owner = store.indices[axis].owner
     loop = owner.parent if isinstance(owner, Region) else None
     if not isinstance(loop, tile.ParallelOp) or loop.lockstep:
         return None
@@ -71,12 +71,12 @@ def _loop_of_columns(store: tile.StoreOp) -> tile.ParallelOp | None:
     return loop if writes == [store] else None
 
 
-def _parts(buffer: Value) -> list[Part] | None:
+def _parts(buffer: Value, axis: int) -> list[Part] | None:
     """The parts of a tile, where each access takes one of them, or writes all."""
-    width = tile.buffer_type(buffer).static_shape[-1]
+    width = tile.buffer_type(buffer).static_shape[axis]
     taken: set[Part] = set()
     for user in buffer.uses:
-        found = _columns(user, buffer)
+        found = _taken(user, buffer, axis)
         if found is None:
             return None
         if found != (0, width) or isinstance(user, tile.CopyOp) and user.source is buffer:
@@ -88,48 +88,47 @@ def _parts(buffer: Value) -> list[Part] | None:
     return parts
 
 
-def _divide(op: tile.AllocOp, parts: Sequence[Part]) -> None:
+def _divide(op: tile.AllocOp, parts: Sequence[Part], axis: int) -> None:
     buffer, type = op.out, tile.buffer_type(op.out)
     made: dict[Part, Value] = {}
     for first, last in parts:
-        shape = (*type.static_shape[:-1], last - first)
+        shape = tuple(last - first if at == axis else size for at, size in enumerate(type.static_shape))
         new = tile.AllocOp(result_types=[BufferType(shape, type.dtype, type.scope)], loc=op.loc, names=[buffer.name])
         assert op.parent is not None, "a tile is allocated in a kernel"
         op.parent.insert(new, op)
         made[first, last] = new.result
     for user in list(buffer.uses):
-        columns = _columns(user, buffer)
-        assert columns is not None, "_parts has looked"
-        if columns in made:
-            _take(user, buffer, made[columns], columns)
+        taken = _taken(user, buffer, axis)
+        assert taken is not None, "_parts has looked"
+        if taken in made:
+            _take(user, buffer, made[taken], axis)
         else:
-            _write_parts(user, buffer, made)
+            _write_parts(user, buffer, made, axis)
     op.erase()
 
 
-def _take(user: Operation, buffer: Value, part: Value, columns: Part) -> None:
+def _take(user: Operation, buffer: Value, part: Value, axis: int) -> None:
     """Let a copy be of a part as a whole."""
     assert isinstance(user, tile.CopyOp), "only copies take parts"
     side = _side(user, buffer)
     assert side is not None, "it is on one side"
     name, offsets, _ = side
     if offsets:
-        zero = Builder.at(user).constant(0, offsets[-1].type)
-        user.set_field(f"{name}_offsets", [*offsets[:-1], zero])
+        zero = Builder.at(user).constant(0, offsets[axis].type)
+        user.set_field(f"{name}_offsets", [zero if at == axis else each for at, each in enumerate(offsets)])
     user.set_field(name, [part])
-    del columns
 
 
-def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value]) -> None:
+def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value], axis: int) -> None:
     """One copy, or loop, for each part."""
     if isinstance(user, tile.CopyOp):
         for (first, last), part in parts.items():
             copy = user.clone({buffer: part})
             assert isinstance(copy, tile.CopyOp)
             builder = Builder.at(user)
-            axis = user.target_axes.index(1)
-            shape = tuple(last - first if number == axis else size for number, size in enumerate(user.shape))
-            where = user.source_axes[axis]
+            along = user.target_axes.index(axis)
+            shape = tuple(last - first if number == along else size for number, size in enumerate(user.shape))
+            where = user.source_axes[along]
             offsets = user.source_offsets or [builder.constant(0, INT32) for _ in tile.buffer_type(user.source).shape]
             start = builder.constant(first, offsets[where].type)
             moved = builder.insert(arith.AddOp(offsets[where], start)).result if first else offsets[where]
@@ -141,9 +140,9 @@ def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value]) -> No
         user.erase()
         return
     assert isinstance(user, tile.StoreOp), "only copies and stores write a tile"
-    loop = _loop_of_columns(user)
-    assert loop is not None, "_columns has looked"
-    number = loop.body.args.index(user.indices[-1])
+    loop = _loop_of(user, axis)
+    assert loop is not None, "_taken has looked"
+    number = loop.body.args.index(user.indices[axis])
     for (first, last), part in parts.items():
         copy = loop.clone({buffer: part})
         assert isinstance(copy, tile.ParallelOp)

@@ -165,7 +165,7 @@ def test_stages_and_phases_in_variables(run: Any) -> None:
                         phase = phase ^ 1
             else:
                 T.clear(total)
-                for k in T.serial(4):
+                for _ in T.serial(4):
                     T.barrier_wait(ready[stage], phase)
                     for i, j in T.Parallel(16, 16):
                         total[i, j] += s[stage, i, j]

@@ -27,7 +27,7 @@ SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 64, "chu
 
 @tiledsl.jit(out_idx=[-1])
 def gated_delta_net(
-    batch, heads, length, dim, value_dim, chunk=64, block_V=64, span=1, num_stages=2, threads=128, dtype="bfloat16"
+    batch, heads, length, dim, value_dim, chunk=64, block_V=64, num_stages=2, threads=128, dtype="bfloat16"
 ):
     chunks = -(-length // chunk)
     values, tokens = (batch, length, heads, value_dim), (batch, length, heads)
@@ -45,7 +45,7 @@ def gated_delta_net(
         inverses = T.alloc_global((batch, heads, chunks, chunk, chunk), dtype)
         scores = T.alloc_global((batch, heads, chunks, chunk, chunk), dtype)
 
-        with T.Kernel(T.ceildiv(chunks, span), heads, batch, threads=128) as (bc, h, b):
+        with T.Kernel(chunks, heads, batch, threads=128) as (c, h, b):
             Q_tile = T.alloc_shared((chunk, dim), dtype)
             K_tile = T.alloc_shared((chunk, dim), dtype)
             gate = T.alloc_fragment((chunk,), "float32")
@@ -58,42 +58,37 @@ def gated_delta_net(
             between = T.alloc_fragment((chunk, chunk), "float32")
             between_half = T.alloc_shared((chunk, chunk), "float16")
 
-            for i in T.Pipelined(span, num_stages=2):
-                c = bc * span + i
-                T.copy(Q[b, c * chunk : (c + 1) * chunk, h, :], Q_tile)
-                T.copy(K[b, c * chunk : (c + 1) * chunk, h, :], K_tile)
-                for t in T.Parallel(chunk):
-                    gate[t] = G[b, c * chunk + t, h] * math.log2(math.e)
-                    strength[t] = beta[b, c * chunk + t, h]
-                T.cumsum(gate)
-                T.copy(gate, gates[b, h, c, :])
+            T.copy(Q[b, c * chunk : (c + 1) * chunk, h, :], Q_tile)
+            T.copy(K[b, c * chunk : (c + 1) * chunk, h, :], K_tile)
+            for t in T.Parallel(chunk):
+                gate[t] = G[b, c * chunk + t, h] * math.log2(math.e)
+                strength[t] = beta[b, c * chunk + t, h]
+            T.cumsum(gate)
+            T.copy(gate, gates[b, h, c, :])
 
-                T.gemm(Q_tile, K_tile, score, transpose_B=True, clear_accum=True)
-                for t, s in T.Parallel(chunk, chunk):
-                    score[t, s] = T.if_then_else(t >= s, score[t, s] * (T.exp2(gate[t] - gate[s]) * dim**-0.5), 0.0)
-                T.copy(score, scores[b, h, c, :, :])
+            T.gemm(Q_tile, K_tile, score, transpose_B=True, clear_accum=True)
+            T.gemm(K_tile, K_tile, similar, transpose_B=True, clear_accum=True)
+            for t, s in T.Parallel(chunk, chunk):
+                score[t, s] = T.if_then_else(t >= s, score[t, s] * (T.exp2(gate[t] - gate[s]) * dim**-0.5), 0.0)
+                similar[t, s] = T.if_then_else(t > s, similar[t, s] * (T.exp2(gate[t] - gate[s]) * strength[t]), 0.0)
+                # Blocks of two: the inverse of [[1, 0], [a, 1]] is [[1, 0], [-a, 1]].
+                inverse[t, s] = T.if_then_else(
+                    t == s, 1.0, T.if_then_else((t // 2 == s // 2) & (t > s), -similar[t, s], 0.0)
+                )
+            T.copy(score, scores[b, h, c, :, :])
 
-                T.gemm(K_tile, K_tile, similar, transpose_B=True, clear_accum=True)
+            # Blocks of twice the size: [[X, 0], [-Y A X, Y]], where X and Y are the inverses of the halves.
+            T.copy(similar, A)
+            for level in T.unroll(1, chunk.bit_length() - 1):
+                T.copy(inverse, inverse_half)
+                T.gemm(inverse_half, A, between, clear_accum=True)
                 for t, s in T.Parallel(chunk, chunk):
-                    decay = T.exp2(gate[t] - gate[s])
-                    similar[t, s] = T.if_then_else(t > s, similar[t, s] * (decay * strength[t]), 0.0)
-                    # Blocks of two: the inverse of [[1, 0], [a, 1]] is [[1, 0], [-a, 1]].
-                    inverse[t, s] = T.if_then_else(
-                        t == s, 1.0, T.if_then_else((t // 2 == s // 2) & (t > s), -similar[t, s], 0.0)
-                    )
-
-                # Blocks of twice the size: [[X, 0], [-Y A X, Y]], where X and Y are the inverses of the halves.
-                T.copy(similar, A)
-                for level in T.unroll(1, chunk.bit_length() - 1):
-                    T.copy(inverse, inverse_half)
-                    T.gemm(inverse_half, A, between, clear_accum=True)
-                    for t, s in T.Parallel(chunk, chunk):
-                        in_lower_left = ((t >> level) & 1 == 1) & ((s >> level) == (t >> level) - 1)
-                        between_half[t, s] = T.if_then_else(in_lower_left, -between[t, s], 0.0)
-                    T.gemm(between_half, inverse_half, inverse)
-                for t, s in T.Parallel(chunk, chunk):
-                    inverse[t, s] *= strength[s]
-                T.copy(inverse, inverses[b, h, c, :, :])
+                    in_lower_left = ((t >> level) & 1 == 1) & ((s >> level) == (t >> level) - 1)
+                    between_half[t, s] = T.if_then_else(in_lower_left, -between[t, s], 0.0)
+                T.gemm(between_half, inverse_half, inverse)
+            for t, s in T.Parallel(chunk, chunk):
+                inverse[t, s] *= strength[s]
+            T.copy(inverse, inverses[b, h, c, :, :])
 
         with T.Kernel(T.ceildiv(value_dim, block_V), heads, batch, threads=threads) as (bv, h, b):
             Q_tile = T.alloc_shared((chunk, dim), dtype)

@@ -20,7 +20,7 @@ def _config(passes: Mapping[str, Any], **sizes: int) -> dict[str, Any]:
 
 
 DELTA_SPACE = [
-    _config(GLUON, num_stages=3), _config(GLUON, num_stages=3, span=4), _config(GLUON, num_stages=2),
+    _config(GLUON, num_stages=3), _config(GLUON, num_stages=2),
     _config(AUTO, num_stages=2), _config(TMA, num_stages=2),
 ]  # fmt: skip
 GATED_SPACE = [

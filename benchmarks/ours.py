@@ -51,6 +51,7 @@ def tune(
     configs: Configs,
     inputs: Tensors,
     reference: Callable[..., Any],
+    tolerance: float | None = None,
 ) -> Tuned:
     """The best kernel, its configuration, and the seconds that tuning took; without tuning, the first configuration's.
 
@@ -74,6 +75,8 @@ def tune(
         progress=False,
         target=target,
         budget=context.seconds,
+        rtol=tolerance,
+        atol=tolerance,
     )(jit)
     start = time.perf_counter()
     try:
@@ -104,11 +107,14 @@ def with_generated_space(row: Row) -> Row:
     return replace(row, candidates=(Candidate("generated", "generated space", prepare), own))
 
 
-def tiledsl_candidate(jit: Any, arguments: Mapping[str, Any], configs: Configs, name: str = "tiledsl") -> Candidate:
-    """A row's program, its builder's arguments, and the configurations to search."""
+def tiledsl_candidate(
+    jit: Any, arguments: Mapping[str, Any], configs: Configs, name: str = "tiledsl", tolerance: float | None = None
+) -> Candidate:
+    """A row's program, its builder's arguments, and the configurations to search. tolerance: the tuner's, relative and
+    absolute; None: its own for the type of the results, which says nothing of roundings in between."""
 
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
-        found = tune(context, jit, arguments, configs, inputs, row.reference)
+        found = tune(context, jit, arguments, configs, inputs, row.reference, tolerance)
         return Ready(
             lambda given, outputs: kernel_call(found.kernel, given, outputs), found.config, found.seconds, found.rivals
         )

@@ -157,9 +157,8 @@ class GluonKernelWriter(SpecializedWriter):
                     operand = claim(f"{name(first.a)}_operand")
                     self.operand_names.update(dict.fromkeys(products, operand))
                     if first.a in chain[0].held:
-                        kind = "words" if in_words(first) else "packed" if plan.op.packed else ""
-                        handed = claim(f"{name(first.a)}_{kind}") if kind else operand
-                        self.handed_on.update(dict.fromkeys(products, handed))
+                        packed = claim(f"{name(first.a)}_packed") if plan.op.packed else operand
+                        self.handed_on.update(dict.fromkeys(products, packed))
         self.starts = {loop: claim("start") for loop in plan.loops if loop.is_skewed}
         self.in_item: dict[triton.StoreBlockOp, str] = {}
         free = list(plan.kept)
@@ -334,7 +333,7 @@ class GluonKernelWriter(SpecializedWriter):
         elif op in self.rounded:
             self._await_values(self._read_by(op))
             self.origin(op)
-            self.line(f"{self.name(op.result)} = _words({self.expressions.text(op.operands[0])})")
+            self.line(f"{self.name(op.result)} = _exchanged(_words({self.expressions.text(op.operands[0])}))")
         else:
             self._await_values(self._read_by(op))
             super().statement(op)
@@ -661,10 +660,9 @@ class GluonKernelWriter(SpecializedWriter):
         if buffer := self._buffer(op):
             return f"{buffer}.permute({op.a.op.permutation})" if isinstance(op.a.op, tensor.TransposeOp) else buffer, []
         operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]
-        if in_words(op):  # lanes exchange words while products that were issued before keep the tensor cores busy
-            self.line(f"{operand} = _exchanged({self.handed_on.get(op) or self.expressions.text(op.a)})")
-        elif op not in self.handed_on:
-            self.line(f"{operand} = gl.convert_layout({self.expressions.text(op.a)}, {layout})")
+        if op not in self.handed_on:
+            text = self.expressions.text(op.a)
+            self.line(f"{operand} = {text if in_words(op) else f'gl.convert_layout({text}, {layout})'}")
         elif self.plan.op.packed:
             self.line(f"{operand} = _unpacked({self.handed_on[op]}, {layout})")
         return self._operand(op, operand), [operand]

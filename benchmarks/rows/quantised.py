@@ -81,7 +81,8 @@ def float8_attention_row(batch: int, heads: int, length: int, dim: int, causal: 
         reference=reference,
         outputs=((shape, torch.float16),),
         candidates=(
-            tiledsl_candidate(module.attention_fp8, arguments, ATTENTION, tolerance=1e-2), fused_attention(causal, widened),
+            tiledsl_candidate(module.attention_fp8, arguments, ATTENTION, tolerance=1e-2),
+            fused_attention(causal, widened),
         ),
         operations=4.0 * batch * heads * seen_pairs(length, length, causal) * dim,
         bytes_moved=batch * length * dim * heads * 5.0,

@@ -69,12 +69,12 @@ def test_fences_change_nothing(run: Any) -> None:
     assert run(main, torch.arange(16.0)).tolist() == list(range(15, -1, -1))
 
 
-def test_what_waits_for_other_threads_is_refused() -> None:
+def test_what_waits_for_other_blocks_is_refused() -> None:
     @T.prim_func
     def main(A: T.Tensor((16,), "float32")):
         with T.Kernel(1):
-            ready = T.alloc_barrier(128)
+            ready = T.alloc_cluster_barrier(128)
             T.barrier_arrive(ready)
 
-    with pytest.raises(TileError, match=r"T.alloc_barrier: explicit barriers"):
+    with pytest.raises(TileError, match=r"T.alloc_cluster_barrier: clusters"):
         tiledsl.compile(main, target="interpret")

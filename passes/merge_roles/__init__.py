@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import indices_of
@@ -26,6 +27,7 @@ from tiledsl.passes.merge_roles.versions import drop_versions, versions
 from tiledsl.passes.unroll_loops import unroll
 
 _MOST_EDGES = 500
+_ROOM = 232448  # bytes of shared memory where no target says it: Hopper's
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,10 @@ class MergeRoles(Pass):
     def run(self, program: Program) -> None:
         for kernel in tile.kernels(program.root):
             if any(isinstance(op, BARRIER_OPS) for op in kernel.walk()):
-                _merge(kernel)
+                _merge(kernel, program.target)
 
 
-def _merge(kernel: tile.KernelOp) -> None:
+def _merge(kernel: tile.KernelOp, target: Any) -> None:
     region = region_of(kernel)
     if region is not kernel.body and len(region.args) > 1:
         raise TileError("threads along several axes, and barriers: give T.Kernel one number of threads", kernel.loc)
@@ -85,7 +87,8 @@ def _merge(kernel: tile.KernelOp) -> None:
             "the only one; it comes after it"
         )
     computing = sum(len(role.threads) for role in order.roles if _computes(role))
-    Emitter(order.roles, order.keys, kernel, region).emit(order.items)
+    room = target.max_shared_bytes if target is not None and target.kind == "cuda" else _ROOM
+    Emitter(order.roles, order.keys, kernel, region, room).emit(order.items)
     kernel.set_attribute("threads", computing or kernel.threads)
     canonicalize(kernel, CANONICAL_PATTERNS)
     for op in of_kinds(kernel.nests(), tile.ParallelOp):

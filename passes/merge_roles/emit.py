@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import arith, scf, thread, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32
+from tiledsl.ir.types import ELEMENTS, INT32
 from tiledsl.passes.merge_roles.order import Fused, Item, Keys
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Step, steps_of
 from tiledsl.passes.merge_roles.simulate import accesses_of
@@ -19,7 +21,8 @@ from tiledsl.passes.merge_roles.simulate import accesses_of
 class Emitter:
     """`maps` has, for each role, what stands for the values of the old body."""
 
-    def __init__(self, roles: Sequence[Role], keys: Keys, kernel: tile.KernelOp, old: Region) -> None:
+    def __init__(self, roles: Sequence[Role], keys: Keys, kernel: tile.KernelOp, old: Region, room: int) -> None:
+        self.room = room  # bytes of shared memory
         self.roles, self.keys, self.kernel = roles, keys, kernel
         self.old = old
         self.maps: list[dict[Value, Value]] = [{} for _ in roles]
@@ -233,10 +236,23 @@ class Emitter:
         scf.yielding(body)
         items = item.body if inner is None else inner.body
         steps = [each for each in items if isinstance(each, Step)]
-        copies = any(isinstance(each, thread.AsyncOp) for step in steps for each in step.op.walk())
         attributes = dict(first.op.attributes)
-        attributes["num_stages"] = max(2 * copies, *(loop.op.num_stages for loop in item.loops))
+        attributes["num_stages"] = max(2 * self._loads_ahead(steps), *(loop.op.num_stages for loop in item.loops))
         place.insert(scf.ForOp(lower, upper, step, [], regions=[body], loc=first.op.loc, **attributes))
+
+    def _loads_ahead(self, steps: Sequence[Step]) -> bool:
+        """Whether copies are started in a loop's turns, of tiles of which a second version has room beside all."""
+        copies = [each for step in steps for each in step.op.walk() if isinstance(each, thread.AsyncOp)]
+        accesses = [access for copy in copies for inner in copy.walk() for access in accesses_of(inner, "shared")]
+        filled = {buffer for buffer, _, writes in accesses if writes}
+        tiles = [op.out for op in of_kinds(self.kernel.walk(), tile.AllocOp) if tile.is_on_chip(op.out)]
+        shared = [value for value in tiles if tile.buffer_type(value).scope == "shared"]
+        return bool(copies) and sum(map(_bytes, [*shared, *filled])) <= self.room
+
+
+def _bytes(buffer: Value) -> int:
+    type = tile.buffer_type(buffer)
+    return prod(type.static_shape) * ELEMENTS[type.dtype].bits // 8
 
 
 def _only_loop(item: Fused) -> Fused | None:

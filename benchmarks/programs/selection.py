@@ -84,34 +84,43 @@ def cumulative_sum(N, block_N=4096, parts=256, ahead=1024, threads=256, dtype="f
 
 
 @T.macro
-def select(x, key, k, count, values, places, row, start, offset):
-    """The k largest of x[count], whose keys are ordered as they are, to row `row` of `values` from `start` on, and
-    their places plus `offset` to `places`. The k-th largest key is found bit by bit; of equal ones the first are taken.
+def ordered(x, key, count):
+    """key[count]: integers in the order of the numbers x."""
+    for j in T.Parallel(count):
+        bits = T.reinterpret(x[j], "uint32")
+        key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
+
+
+@T.macro
+def select(key, k, count, values, places, row, start, offset):
+    """The k largest numbers of key[count], made by `ordered`, to row `row` of `values` from `start` on, and their
+    places plus `offset` to `places`. A key that k of them reach is looked for bit by bit; of equal ones the first are
+    taken.
     """
     hits = T.alloc_fragment((count,), "int32")
     ranks = T.alloc_fragment((count,), "int32")
     threshold = T.alloc_var("uint32", 0)
     above = T.alloc_var("int32", 0)
-    for bit in T.serial(32):
-        trial = threshold | (T.cast(1, "uint32") << T.cast(31 - bit, "uint32"))
+    bit = T.alloc_var("int32", 31)
+    while bit >= 0:
+        trial = threshold | (T.cast(1, "uint32") << T.cast(bit, "uint32"))
         for j in T.Parallel(count):
             hits[j] = T.if_then_else(key[j] >= trial, 1, 0)
         T.reduce_sum(hits, above, dim=0)
         if above >= k:
             threshold = trial
+        bit = T.if_then_else(above == k, -1, bit - 1)
     for j in T.Parallel(count):
-        hits[j] = T.if_then_else(key[j] > threshold, 1, 0)
+        hits[j] = T.if_then_else(key[j] > threshold, 1, T.if_then_else(key[j] == threshold, 0x10000, 0))
+    T.cumsum(hits, ranks, dim=0)
     T.reduce_sum(hits, above, dim=0)
+    above = above & 0xFFFF
     for j in T.Parallel(count):
-        hits[j] = T.if_then_else(key[j] == threshold, 1, 0)
-    T.cumsum(hits, ranks, dim=0)
-    for j in T.Parallel(count):
-        hits[j] = T.if_then_else(key[j] > threshold or (key[j] == threshold and ranks[j] <= k - above), 1, 0)
-    T.cumsum(hits, ranks, dim=0)
-    for j in T.Parallel(count):
-        if hits[j] == 1:
-            values[row, start + ranks[j] - 1] = x[j]
-            places[row, start + ranks[j] - 1] = offset + j
+        rank = T.if_then_else(key[j] > threshold, ranks[j] & 0xFFFF, above + (ranks[j] >> 16))
+        if key[j] >= threshold and rank <= k:
+            bits = key[j] ^ T.if_then_else(key[j] >= 0x80000000, 0x80000000, 0xFFFFFFFF)
+            values[row, start + rank - 1] = T.reinterpret(bits, "float32")
+            places[row, start + rank - 1] = offset + j
 
 
 @tiledsl.jit(out_idx=[1, 2])
@@ -132,18 +141,14 @@ def top_k(M, N, k, block_N=4096, threads=256, merge_threads=512):
             key = T.alloc_fragment((block_N,), "uint32")
             T.annotate_safe_value({X: -T.infinity("float32")})
             T.copy(X[row, tile * block_N], x)
-            for j in T.Parallel(block_N):
-                bits = T.reinterpret(x[j], "uint32")
-                key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
-            select(x, key, k, block_N, tops, at, row, tile * k, tile * block_N)
+            ordered(x, key, block_N)
+            select(key, k, block_N, tops, at, row, tile * k, tile * block_N)
         with T.Kernel(M, threads=merge_threads) as row:
             x = T.alloc_fragment((candidates,), "float32")
             key = T.alloc_fragment((candidates,), "uint32")
             T.copy(tops[row, 0], x)
-            for j in T.Parallel(candidates):
-                bits = T.reinterpret(x[j], "uint32")
-                key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
-            select(x, key, k, candidates, best, among, row, 0, 0)
+            ordered(x, key, candidates)
+            select(key, k, candidates, best, among, row, 0, 0)
         with T.Kernel(M, threads=min(256, max(32, k // 2))) as row:
             x = T.alloc_fragment((k,), "float32")
             sorted = T.alloc_fragment((k,), "float32")

@@ -14,13 +14,32 @@ import tiledsl.language as T
 def column_sums(partial, out, groups, N, block_N):
     """out[N] = sums of the columns of partial[groups, N], in order."""
     with T.Kernel(T.ceildiv(N, block_N), threads=256) as block:
-        some = T.alloc_fragment((64, block_N), "float32")
         total = T.alloc_fragment((block_N,), "float32")
-        T.clear(total)
-        for group in T.serial(0, groups, 64):
-            T.copy(partial[group, block * block_N], some)
-            T.reduce_sum(some, total, dim=0, clear=False)
+        sum_up(partial, groups, block * block_N, block_N, total)
         T.copy(total, out[block * block_N])
+
+
+@T.macro
+def column_sums_of_two(partial, out, other_partial, other_out, groups, N, block_N):
+    """The same of two in one launch."""
+    with T.Kernel(T.ceildiv(N, block_N), threads=256) as block:
+        total = T.alloc_fragment((block_N,), "float32")
+        other_total = T.alloc_fragment((block_N,), "float32")
+        sum_up(partial, groups, block * block_N, block_N, total)
+        sum_up(other_partial, groups, block * block_N, block_N, other_total)
+        T.copy(total, out[block * block_N])
+        T.copy(other_total, other_out[block * block_N])
+
+
+@T.macro
+def sum_up(partial, groups, first, count, total):
+    """total[count] = sums of the columns of partial[groups, N] from `first` on."""
+    rows = min(128, 1 << (groups - 1).bit_length())
+    some = T.alloc_fragment((rows, count), "float32")
+    T.clear(total)
+    for group in T.serial(0, groups, rows):
+        T.copy(partial[group, first], some)
+        T.reduce_sum(some, total, dim=0, clear=False)
 
 
 @tiledsl.jit(out_idx=[-1])
@@ -96,7 +115,7 @@ def rms_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, su
 
 
 @tiledsl.jit(out_idx=[5, 6, 7])
-def layer_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, sum_N=64, dtype="bfloat16"):
+def layer_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, sum_N=32, dtype="bfloat16"):
     """With x = (X - mean) * r and Y = x * weight + bias: dX = r * (h - mean(h) - x * mean(h * x)), h = dY * weight;
     dweight = sums of dY * x over the rows, dbias of dY."""
 
@@ -114,45 +133,44 @@ def layer_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, 
         partial_weight = T.alloc_global((blocks, N), "float32")
         partial_bias = T.alloc_global((blocks, N), "float32")
         with T.Kernel(blocks, threads=threads) as block:
+            given_x = T.alloc_fragment((block_M, N), dtype)
+            given_dy = T.alloc_fragment((block_M, N), dtype)
             x = T.alloc_fragment((block_M, N), "float32")
             dy = T.alloc_fragment((block_M, N), "float32")
-            w = T.alloc_fragment((N,), "float32")
+            w = T.alloc_fragment((N,), dtype)
             products = T.alloc_fragment((block_M, N), "float32")
             centre = T.alloc_fragment((block_M,), "float32")
             scale = T.alloc_fragment((block_M,), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             product = T.alloc_fragment((block_M,), "float32")
-            each_dw = T.alloc_fragment((block_M, N), "float32")
-            each_db = T.alloc_fragment((block_M, N), "float32")
             dw = T.alloc_fragment((N,), "float32")
             db = T.alloc_fragment((N,), "float32")
 
+            T.clear(dw)
+            T.clear(db)
             T.copy(weight, w)
-            T.clear(each_dw)
-            T.clear(each_db)
             for turn in T.Pipelined(T.ceildiv(M, blocks * block_M), num_stages=num_stages):
                 row = (turn * blocks + block) * block_M
-                T.copy(X[row, 0], x)
-                T.copy(dY[row, 0], dy)
+                T.copy(X[row, 0], given_x)
+                T.copy(dY[row, 0], given_dy)
                 T.copy(mean[row], centre)
                 T.copy(r[row], scale)
                 for i, j in T.Parallel(block_M, N):
-                    x[i, j] = (x[i, j] - centre[i]) * scale[i]
+                    x[i, j] = (T.cast(given_x[i, j], "float32") - centre[i]) * scale[i]
+                    dy[i, j] = T.cast(given_dy[i, j], "float32")
                     products[i, j] = dy[i, j] * x[i, j]
-                    each_dw[i, j] += products[i, j]
-                    each_db[i, j] += dy[i, j]
-                    products[i, j] *= w[j]
-                    dy[i, j] *= w[j]
+                T.reduce_sum(dy, db, dim=0, clear=False)
+                T.reduce_sum(products, dw, dim=0, clear=False)
+                for i, j in T.Parallel(block_M, N):
+                    products[i, j] *= T.cast(w[j], "float32")
+                    dy[i, j] *= T.cast(w[j], "float32")
                 T.reduce_sum(dy, total, dim=1)
                 T.reduce_sum(products, product, dim=1)
                 for i, j in T.Parallel(block_M, N):
                     x[i, j] = scale[i] * (dy[i, j] - total[i] / N - x[i, j] * (product[i] / N))
                 T.copy(x, dX[row, 0])
-            T.reduce_sum(each_dw, dw, dim=0)
-            T.reduce_sum(each_db, db, dim=0)
             T.copy(dw, partial_weight[block, 0])
             T.copy(db, partial_bias[block, 0])
-        column_sums(partial_weight, dweight, blocks, N, sum_N)
-        column_sums(partial_bias, dbias, blocks, N, sum_N)
+        column_sums_of_two(partial_weight, dweight, partial_bias, dbias, blocks, N, sum_N)
 
     return layer_norm_gradient

@@ -1,4 +1,4 @@
-"""Softmax and layer norm where several blocks share a row, so that rows of any width leave DRAM once.
+"""Softmax where several blocks share a row, so that rows of any width leave DRAM once.
 
 A row is passed over twice, in pieces. In phase 0 a block reduces a piece and
 counts it as done; in phase 1, `delay` turns behind, one waits for all pieces of the row and finds its own in the
@@ -80,67 +80,3 @@ def softmax(M, N, block_N=8192, delay=4, threads=512, dtype="bfloat16"):
                     T.copy(x, Y[row, part * block_N])
 
     return softmax
-
-
-@tiledsl.jit(out_idx=[-1])
-def layer_norm(M, N, block_N=8192, delay=4, eps=1e-5, threads=512, dtype="bfloat16"):
-    """Y[M, N] = (X - mean) / sqrt(variance + eps) * weight[N] + bias[N].
-
-    The pieces' means and squared differences from them are combined as Chan, Golub and LeVeque do (1979): no E[x^2].
-    """
-    parts = -(-N // block_N)
-
-    @T.prim_func
-    def layer_norm(
-        X: T.Tensor((M, N), dtype),
-        weight: T.Tensor((N,), dtype),
-        bias: T.Tensor((N,), dtype),
-        Y: T.Tensor((M, N), dtype),
-    ):
-        counts = T.alloc_global((M,), "int32")
-        sums = T.alloc_global((M, parts), "float32")
-        squares = T.alloc_global((M, parts), "float32")
-        clear_counts(counts, M)
-        with T.Kernel((M + delay) * 2 * parts, threads=threads) as block:
-            turn, phase, part = block // (2 * parts), block // parts % 2, block % parts
-            x = T.alloc_fragment((block_N,), "float32")
-            w = T.alloc_fragment((block_N,), "float32")
-            b = T.alloc_fragment((block_N,), "float32")
-            own_sums = T.alloc_fragment((parts,), "float32")
-            own_squares = T.alloc_fragment((parts,), "float32")
-            total = T.alloc_var("float32")
-            spread = T.alloc_var("float32")
-
-            if phase == 0:
-                if turn < M:
-                    T.copy(X[turn, part * block_N], x)
-                    T.reduce_sum(x, total, dim=0)
-                    mean_here = total / T.min(block_N, N - part * block_N)
-                    for j in T.Parallel(block_N):
-                        x[j] = T.if_then_else(part * block_N + j < N, x[j] - mean_here, 0.0)
-                        x[j] *= x[j]
-                    T.reduce_sum(x, spread, dim=0)
-                    sums[turn, part] = total
-                    squares[turn, part] = spread
-                    announce(counts, turn)
-            else:
-                row = turn - delay
-                if row >= 0:
-                    T.copy(weight[part * block_N], w)
-                    T.copy(bias[part * block_N], b)
-                    wait_for(counts, row, parts)
-                    T.copy(sums[row, 0], own_sums)
-                    T.copy(squares[row, 0], own_squares)
-                    T.copy(X[row, part * block_N], x)
-                    T.reduce_sum(own_sums, total, dim=0)
-                    mean = total / N
-                    for p in T.Parallel(parts):
-                        count = T.min(block_N, N - p * block_N)
-                        own_squares[p] += (own_sums[p] / count - mean) * (own_sums[p] / count - mean) * count
-                    T.reduce_sum(own_squares, spread, dim=0)
-                    scale = T.rsqrt(spread / N + eps)
-                    for j in T.Parallel(block_N):
-                        x[j] = (x[j] - mean) * scale * w[j] + b[j]
-                    T.copy(x, Y[row, part * block_N])
-
-    return layer_norm

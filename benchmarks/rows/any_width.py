@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.handwritten import tuned_wide
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled, copy_ceiling
-from benchmarks.programs import example, gradients, held_rows, shared_rows
+from benchmarks.programs import example, gradients, held_rows, shared_rows, wide_rows
 from benchmarks.row import Candidate, Row
 
 WIDTHS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -75,9 +75,24 @@ HELD_SPACE = [
         (16384, 132, 1024, 3), names=_HELD,
     ),
 ]  # fmt: skip
-HELD_NORM_SPACE = _space(
-    (8192, 132, 1024, 2), (4096, 264, 256, 3), (8192, 132, 512, 3), (4096, 264, 512, 3), names=_HELD
-)  # fmt: skip
+
+
+def _wide(*configs: tuple[int, ...], names: Sequence[str], maxnreg: int = 0) -> list[dict[str, Any]]:
+    """Configurations of programs that clear their words first, and begin meanwhile."""
+    more = {"launch_pdl": True, **({"maxnreg": maxnreg} if maxnreg else {})}
+    return [{**each, **more} for each in _space(*configs, names=names)]
+
+
+_WIDE_ROWS = ("block_M", *_HELD)
+WIDE_SPACE = [
+    *_wide((2048, 1056, 128), (4096, 528, 256), names=_HELD[:3]),
+    *_wide((2048, 1056, 128), names=_HELD[:3], maxnreg=64),
+    *_wide((8192, 264, 256), names=_HELD[:3], maxnreg=128),
+]
+WIDE_NORM_SPACE = [
+    *_wide((4, 2048, 264, 256, 2), (4, 4096, 132, 512, 2), names=_WIDE_ROWS, maxnreg=128),
+    *_wide((2, 2048, 264, 256, 3), (2, 4096, 132, 512, 3), names=_WIDE_ROWS),
+]
 
 
 def norm_space(N: int) -> list[dict[str, Any]]:
@@ -85,11 +100,10 @@ def norm_space(N: int) -> list[dict[str, Any]]:
     return [
         {"block_M": max(1, size // N), "blocks": 132 * each, "threads": threads, "num_stages": stages}
         for size, each, threads, stages in (
-            (4096, 2, 256, 2), (4096, 2, 512, 3), (4096, 2, 256, 3), (8192, 1, 512, 2), (8192, 1, 512, 3),
-            (2048, 4, 128, 3), (4096, 2, 256, 4), (4096, 2, 512, 4), (8192, 1, 512, 4), (16384, 1, 512, 2),
-            (16384, 1, 512, 3), (16384, 1, 1024, 2), (16384, 1, 1024, 3),
+            (8192, 1, 512, 2), (8192, 1, 512, 3), (4096, 2, 256, 2), (4096, 2, 512, 3), (4096, 2, 256, 3),
+            (2048, 4, 128, 3), (4096, 2, 256, 4), (4096, 2, 512, 4), (8192, 1, 512, 4),
         )
-        if size >= N and (size == 16384) == (N > 8192)
+        if size >= N
     ]  # fmt: skip
 
 
@@ -119,26 +133,27 @@ def _normal(shape: tuple[int, ...], device: str, scale: float = 1.0) -> Any:
 
 
 def _ours(
-    whole: Any, shared: Any, M: int, N: int, configs: list[dict[str, Any]], *,
-    common: list[dict[str, Any]] = HELD_SPACE, **more: Any,
+    whole: Any, held: Any, M: int, N: int, configs: list[dict[str, Any]], *,
+    common: list[dict[str, Any]] = WIDE_SPACE, widest: int = 16384, **more: Any,
 ) -> Candidate:  # fmt: skip
-    """Whole rows where they fit, rows that several blocks share where they do not."""
+    """Whole rows where they fit, rows that several blocks hold where they do not."""
     sizes = {"M": M, "N": N, **more}
-    if N > 16384:
-        return tiledsl_candidate(shared, sizes, common)
+    if widest < N:
+        return tiledsl_candidate(held, sizes, common)
     return tiledsl_candidate(whole, {} if whole.is_eager else sizes, configs)
 
 
 def softmax_row(M: int, N: int, quick: bool = False) -> Row:
-    """Softmax along rows."""
+    """Softmax along rows; those of 262144 columns are faster read twice than held."""
+    widest = N > 65536
     return _row(
         "softmax", M, N,
         lambda device: [_normal((M, N), device, 3)],
         lambda x: [torch.softmax(x.float(), 1)],
         (
             _ours(
-                example("softmax").softmax, shared_rows.softmax, M, N, whole_space(N),
-                common=SHARED_SPACE, dtype="bfloat16",
+                example("softmax").softmax, shared_rows.softmax if widest else wide_rows.softmax, M, N, whole_space(N),
+                common=SHARED_SPACE if widest else WIDE_SPACE, dtype="bfloat16",
             ),
             compiled(lambda x: torch.softmax(x, 1)),
             tuned_wide.softmax_by_hand(N),
@@ -159,7 +174,10 @@ def softmax_backward_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [torch.softmax(_normal((M, N), device, 3), 1), _normal((M, N), device)],
         lambda y, dy: [gradient(y, dy)],
         (
-            _ours(gradients.softmax_gradient, held_rows.softmax_gradient, M, N, whole_space(N)),
+            _ours(
+                gradients.softmax_gradient, held_rows.softmax_gradient, M, N, whole_space(N),
+                common=HELD_SPACE,
+            ),
             compiled(lambda y, dy: gradient(y, dy).to(y.dtype)),
             tuned_wide.softmax_gradient_by_hand(N),
         ),
@@ -174,7 +192,7 @@ def rms_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device)],
         lambda x, w: [F.rms_norm(x.float(), (N,), w.float(), 1e-6)],
         (
-            _ours(example("rms_norm").rms_norm, held_rows.rms_norm, M, N, whole_space(N)),
+            _ours(example("rms_norm").rms_norm, wide_rows.rms_norm, M, N, whole_space(N)),
             compiled(lambda x, w: F.rms_norm(x, (N,), w, 1e-6)),
             tuned_wide.rms_norm_by_hand(N, 1e-6),
         ),
@@ -189,9 +207,7 @@ def layer_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device), _normal((N,), device)],
         lambda x, w, b: [F.layer_norm(x.float(), (N,), w.float(), b.float(), _EPS)],
         (
-            _ours(
-                example("layer_norm").layer_norm, shared_rows.layer_norm, M, N, whole_space(N), common=SHARED_SPACE,
-            ),
+            _ours(example("layer_norm").layer_norm, wide_rows.layer_norm, M, N, whole_space(N)),
             compiled(lambda x, w, b: F.layer_norm(x, (N,), w, b, _EPS)),
             tuned_wide.layer_norm_by_hand(N, _EPS),
         ),
@@ -221,7 +237,7 @@ def _norm_backward(family: str, programs: Callable[[Any], Any], centred: bool, M
         lambda *given: list(gradient(*given)),
         (
             _ours(
-                programs(gradients), programs(held_rows), M, N, norm_space(N), common=HELD_NORM_SPACE,
+                programs(gradients), programs(wide_rows), M, N, norm_space(N), common=WIDE_NORM_SPACE, widest=8192,
             ),
             compiled(lambda *given: tuple(each.to(_BF16) for each in gradient(*given))),
             tuned_wide.norm_gradient_by_hand(N, centred),

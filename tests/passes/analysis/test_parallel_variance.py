@@ -121,7 +121,7 @@ def variance_of(body: str) -> tuple[Variance, dict[str, Value]]:
         ("tile.store %s, %N[%q]", True),
         ("tile.store %i, %N[%q]", False),  # what threads have each for themselves
         ('%x = thread.reduce %s {kind = "max", group = 32} : int32', False),  # all threads must come there
-        ("%x = thread.shuffle %s, %c0 {group = 32} : int32", False),
+        ("%x = thread.shuffle %s, %c0 {group = 32} : int32 tile.store %x, %N[%q]", False),
         ("tile.parallel {extents = (2,)} (%r: int32) { tile.store %s, %N[%r] }", True),
     ],
 )

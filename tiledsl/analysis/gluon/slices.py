@@ -26,7 +26,7 @@ def only_for_loads(ops: Iterable[Operation]) -> set[Operation]:
     for op in reversed(list(ops)):
         if isinstance(op, triton.LoadBlockOp):
             continue
-        pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions and op.results
+        pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions
         if (
             pure
             and op.is_used

@@ -200,6 +200,14 @@ HAZARDS = (
         f"{_WRONG}::test_machine_code",
     ),
     Hazard(
+        "halves-of-descriptor",
+        "of two tiles of different swizzling that lie at one place of shared memory one after the other, the descriptor "
+        "of the second is added up from one register for both of its halves: a product reads elsewhere",
+        "ptxas 12.8",
+        "found in the machine code; descriptors are added up by halves in the PTX",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
         "saturating-product",
         "mma.sync of int8 stops at the ends of int32, where what is added to wraps",
         "all",
@@ -305,7 +313,28 @@ def without_unrolling(ptx: str) -> str:
     return _LABEL.sub(marked, ptx)
 
 
+_SUM = re.compile(r"add\.s64\s+(%rd\d+),\s*(%rd\d+),\s*(-?\d+);")
+
+
+def with_descriptors_by_halves(ptx: str) -> str:
+    """The PTX with descriptors of asynchronous products that are added up from two words each, the same numbers."""
+    descriptors = set(re.findall(r"%rd\d+", " ".join(re.findall(r"wgmma\.mma_async[^;]*;", ptx))))
+
+    def halved(sum: re.Match[str]) -> str:
+        to, first, number = sum.groups()
+        if to not in descriptors:
+            return sum[0]
+        low, high = (int(number) >> shift & 0xFFFFFFFF for shift in (0, 32))
+        return (
+            f"{{ .reg .b32 %low, %high; mov.b64 {{%low, %high}}, {first}; add.cc.u32 %low, %low, {low}; "
+            f"addc.u32 %high, %high, {high}; mov.b64 {to}, {{%low, %high}}; }}"
+        )
+
+    return _SUM.sub(halved, ptx)
+
+
 _REPAIRS: Mapping[str, Callable[[str], str]] = {
+    "halves-of-descriptor": with_descriptors_by_halves,
     "float8-pair-twice": without_merges,
     "saturating-product": partial(_SATURATING.sub, r"\1\2"),  # sums wrap around, as wgmma's and others' do
     "unused-half-of-predicates": without_unread,
@@ -415,6 +444,31 @@ def _combines_both_ways(ptx: str) -> bool:
     return not both.isdisjoint(either | {", ".join(each.split(", ")[::-1]) for each in either})
 
 
+def _describes_two_tiles(ptx: str) -> bool:
+    """Whether one address becomes descriptors of different kinds, which differ in their upper words."""
+    kinds: dict[str, set[int]] = {}
+    for address, number in re.findall(r"(?:or\.b64|add\.s64)\s+%rd\d+,\s*(%rd\d+),\s*(-?\d{10,});", ptx):
+        kinds.setdefault(address, set()).add(int(number) >> 32)
+    return any(len(each) > 1 for each in kinds.values())
+
+
+def _adds_one_half_twice(sass: str) -> bool:
+    """Whether both halves of a sum of 64 bits in uniform registers begin with one register."""
+    carried: dict[str, str] = {}  # by predicate: the register whose sum it was carried from
+    for line in sass.splitlines():
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
+            continue
+        to, *operands = [operand.strip() for operand in instruction[2].split(",")]
+        if instruction[1] == "UIADD3.X" and any(carried.get(each) == operands[0] for each in operands[1:]):
+            return True
+        made = range(int(to[2:]), int(to[2:]) + 4) if re.fullmatch(r"UR\d+", to) else ()  # four at most, in a row
+        carried = {each: register for each, register in carried.items() if register not in {f"UR{at}" for at in made}}
+        if instruction[1] == "UIADD3" and re.fullmatch(r"UP\d", operands[0]):
+            carried[operands[0]] = operands[1]
+    return False
+
+
 def _has(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
     return lambda code: re.search(pattern, code) is not None
 
@@ -437,6 +491,7 @@ _MISTAKES = (
     _Mistake("constant-from-float8", _has(_FROM_FLOAT8), _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
     _Mistake("unused-half-of-predicates", _combines_both_ways, _computes_unused, always=True),
+    _Mistake("halves-of-descriptor", _describes_two_tiles, _adds_one_half_twice),
     _Mistake("saturating-product", _has(_SATURATING), _has(r"IMMA\.[\w.]*SAT"), always=True),
 )
 

@@ -21,6 +21,7 @@ MACHINE_CODE = (
     "saturating-product",
     "unused-half-of-predicates",
     "lost-product",
+    "halves-of-descriptor",
 )
 
 

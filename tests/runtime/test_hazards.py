@@ -85,6 +85,11 @@ MACHINE_CODE = {
         "and.pred \t%p16, %p15, %p12;\nor.pred \t%p17, %p12, %p15;",
         "PLOP3.LUT P1, PT, !P1, PT, P2, 0x80, 0xc8 ;", "PLOP3.LUT P1, P3, !P1, PT, P2, 0x80, 0xc8 ;",
     ),
+    "halves-of-descriptor": (
+        "or.b64 %rd1, %rd9, 4611686293305294848;\nadd.s64 %rd2, %rd9, -9223371899415822272;",
+        "UIADD3 UR34, UP0, UR37, 0x40, URZ ;\nUIADD3.X UR35, UR37, -0x7fffffe0, URZ, UP0, !UPT ;",
+        "UIADD3 UR34, UP0, UR37, 0x40, URZ ;\nUMOV UR37, URZ ;\nUIADD3.X UR35, UR37, -0x7fffffe0, URZ, UP0, !UPT ;",
+    ),
     "saturating-product": (
         "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32 { %r5 }",
         "IMMA.16832.S8.S8.SAT R4, R4.ROW, R20.COL, R12 ;", "IMMA.16832.S8.S8 R4, R4.ROW, R20.COL, R12 ;",
@@ -225,6 +230,33 @@ def test_a_loop_that_would_lose_a_product_is_not_unrolled(caplog: pytest.LogCapt
     assert kernel.asm["ptx"].count('.pragma "nounroll";') == 1 and not hazards.machine_code_hazards(kernel.asm)
     products = re.findall(r"HGMMA\S* \S+ ", kernel.asm["sass"])
     assert len(products) == kernel.asm["ptx"].count("wgmma.mma_async") == 3
+
+
+@pytest.mark.parametrize(
+    ("sass", "wrong"),
+    [
+        ("UIADD3 UR8, UP1, UR4, 0x4, URZ ;\nUIADD3 UR9, UP0, UR5, 0x2 ;\nUIADD3.X UR7, UR4, 0x8, URZ, UP1 ;", True),
+        ("UIADD3 UR8, UP1, UR4, 0x40, URZ ;\nUIADD3.X UR9, UR5, 0x40, URZ, UP1, !UPT ;", False),
+        ("UIADD3 UR8, UP1, UR4, 0x40, URZ ;\nUIADD3.X UR9, UR4, 0x40, URZ, UP0, !UPT ;", False),
+        ("UIADD3 UR4, UP1, UR4, 0x40, URZ ;\nUIADD3.X UR9, UR4, 0x40, URZ, UP1, !UPT ;", True),
+        ("UIADD3 UR8, UP1, UR4, 0x40, URZ ;\nULDC.64 UR2, c[0x0] ;\nUIADD3.X UR9, UR4, 0x40, URZ, UP1, !UPT ;", False),
+        ("UIADD3 UR8, UR4, 0x40, URZ ;\nUIADD3.X UR9, UR4, 0x40, URZ, UP1, !UPT ;", False),
+    ],
+)  # fmt: skip
+def test_sums_of_one_half(sass: str, wrong: bool) -> None:
+    assert hazards._adds_one_half_twice(sass) == wrong
+
+
+def test_descriptors_are_added_up_by_halves() -> None:
+    sum = "add.s64 \t%rd2, %rd1, -9223371899415822272;"
+    others = "\nadd.s64 \t%rd3, %rd1, 64;\nwgmma.mma_async {%r1}, %rd1, %rd2, 0, 1;\n"
+    halves = (
+        "{ .reg .b32 %low, %high; mov.b64 {%low, %high}, %rd1; add.cc.u32 %low, %low, 64; "
+        "addc.u32 %high, %high, 2147483680; mov.b64 %rd2, {%low, %high}; }"
+    )
+    assert hazards.repaired(sum + others, ["halves-of-descriptor"]) == halves + others
+    assert not hazards._describes_two_tiles(sum + others)
+    assert (-9223371899415822272 & (1 << 64) - 1) == 2147483680 << 32 | 64
 
 
 def test_loops_alone_are_not_unrolled() -> None:

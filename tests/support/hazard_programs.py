@@ -784,3 +784,56 @@ def scores_beside_products(
             T.gemm(weights, k, sums)
         T.copy(products, O[0:16, 0:128])
         T.copy(sums, O[16:80, 0:32])
+
+
+def _attention_with_a_state(q: np.ndarray, k: np.ndarray, v: np.ndarray, _: np.ndarray) -> np.ndarray:
+    out, state = [], np.zeros((128, 32))
+    for at in range(0, 232, 64):
+        turn = slice(at, at + 64)
+        weights = np.tril(q[turn] @ k[turn].T).astype(np.float16).astype(float)
+        out.append(q[turn] @ state.astype(np.float16).astype(float) + weights @ v[turn])
+        state += k[turn].T @ v[turn]
+    return np.concatenate(out)
+
+
+@case("halves-of-descriptor", _attention_with_a_state)
+@T.prim_func
+def attention_with_a_state(
+    Q: T.Tensor((232, 128), "float16"), K: T.Tensor((232, 128), "float16"), V: T.Tensor((232, 32), "float16"),
+    G: T.Tensor((232,), "float32"), O: T.Tensor((232, 32), "float32"),
+):  # fmt: skip
+    with T.Kernel(1, threads=128):
+        q = T.alloc_shared((64, 128), "float16")
+        k = T.alloc_shared((64, 128), "float16")
+        v = T.alloc_shared((64, 32), "float16")
+        kept = T.alloc_shared((64, 32), "float16")
+        gate = T.alloc_fragment((64,), "float32")
+        end = T.alloc_fragment((1,), "float32")
+        scores = T.alloc_fragment((64, 64), "float32")
+        weights = T.alloc_fragment((64, 64), "float16")
+        state = T.alloc_fragment((128, 32), "float32")
+        state_half = T.alloc_shared((128, 32), "float16")
+        out = T.alloc_fragment((64, 32), "float32")
+        T.clear(state)
+        for c in T.Pipelined(4, num_stages=2):
+            T.copy(Q[c * 64, 0], q)
+            T.copy(K[c * 64, 0], k)
+            T.copy(V[c * 64, 0], v)
+            for i in T.Parallel(64):
+                gate[i] = T.min(T.abs(G[c * 64 + i]), 0.0)  # 0
+            T.reduce_sum(gate, end)
+            T.cumsum(gate)
+            T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+            for i, j in T.Parallel(64, 64):
+                weights[i, j] = T.if_then_else(i >= j, scores[i, j] * T.exp2(gate[i] - gate[j]), 0.0)
+            T.copy(state, state_half)
+            T.gemm(q, state_half, out, clear_accum=True)
+            for i, j in T.Parallel(64, 32):
+                out[i, j] *= T.exp2(gate[i])
+            T.gemm(weights, v, out)
+            for i, j in T.Parallel(64, 32):
+                kept[i, j] = v[i, j] * T.exp2(end[0] - gate[i])
+            for i, j in T.Parallel(128, 32):
+                state[i, j] *= T.exp2(end[0])
+            T.gemm(k, kept, state, transpose_A=True)
+            T.copy(out, O[c * 64, 0])

@@ -201,8 +201,8 @@ HAZARDS = (
     ),
     Hazard(
         "halves-of-descriptor",
-        "of two tiles of different swizzling that lie at one place of shared memory one after the other, the descriptor "
-        "of the second is added up from one register for both of its halves: a product reads elsewhere",
+        "of two tiles of different swizzling that lie at one place of shared memory one after the other, the second's "
+        "descriptor is added up from one register for both of its halves: a product reads elsewhere",
         "ptxas 12.8",
         "found in the machine code; descriptors are added up by halves in the PTX",
         f"{_WRONG}::test_machine_code",

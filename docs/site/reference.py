@@ -35,6 +35,7 @@ SUBJECTS = {
     "orders": ("Sorts, reducers and random numbers", "language.orders language.reducers language.random_numbers"),
     "atomics": ("Atomics", "language.atomics"),
     "threads": ("Code for one thread", "language.threads language.votes language.grid_barriers"),
+    "roles": ("Roles of warps", "language.barriers"),
     "hints": ("Hints without effect", "language.hints"),
 }
 ABOUT_EXAMPLES = """

@@ -205,7 +205,9 @@ def _with(number: int, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("kind", "edit"), [("triton", lambda data: _with(2, data)), ("cubin", lambda data: data + b"\0")], ids=str
+    ("kind", "edit"),
+    [("triton", lambda data: _with(2, data)), ("cubin", lambda data: data + b"\0")],
+    ids=["triton", "cubin"],
 )
 def test_files_that_change_while_they_are_read_are_not_taken(
     launch: Any, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, kind: str, edit: Callable[[bytes], bytes]

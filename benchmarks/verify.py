@@ -50,7 +50,8 @@ def of_example(name: str, target: str = "cuda:90") -> list[Kernel]:
     with ExitStack() as stack:
         stack.enter_context(tiledsl.settings(target=target))
         stack.enter_context(patch.object(Kernel, "__call__", called))
-        stack.enter_context(patch.multiple(module, largest_error=lambda *_, **__: 0.0, print_speed=_nothing))
+        left_out = {"largest_error": lambda *_, **__: 0.0, "print_speed": _nothing}
+        stack.enter_context(patch.multiple(module, **{each: left_out[each] for each in left_out.keys() & vars(module)}))
         for each in (module, sys.modules.get("attention")):
             if hasattr(each, "DEVICE"):
                 stack.enter_context(patch.object(each, "DEVICE", "meta"))

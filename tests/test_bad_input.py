@@ -168,7 +168,7 @@ def test_declarations(declared: str, message: str, caret: str | None) -> None:
         ("T.Kernel(4, maxnreg=300)", "T.Kernel: maxnreg is 300; it must be a number from 1 to 255"),
         ("T.Kernel(4, num_stages='2')", "T.Kernel: num_stages is '2'; it must be at least 1"),
         ("T.Kernel(T.dynamic('Q'))", "the dynamic dimension Q is used, but no tensor parameter's dimension tells it"),
-        ("T.ClusterKernel(4)", "T.ClusterKernel: explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which overlaps them"),
+        ("T.ClusterKernel(4)", "T.ClusterKernel: clusters, barriers by number and schedules by hand have no Triton form; write T.alloc_barrier and roles (T.ws), or T.copy inside T.Pipelined"),
     ],
 )  # fmt: skip
 def test_launches(kernel: str, message: str) -> None:

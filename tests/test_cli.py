@@ -404,7 +404,7 @@ def test_a_pass_is_shown_with_an_example() -> None:
     assert text.endswith('In Python: pass_configs={"cse.loads": True}\n')
     assert "Options" not in printed("passes", "dce")
     assert "did you mean 'map-grid'?" in refused("passes", "map-grids")
-    assert "there are canonicalize, cse" in refused("passes", "zzz")
+    assert "there are canonicalize, merge-roles, cse" in refused("passes", "zzz")
 
 
 # run, doctor

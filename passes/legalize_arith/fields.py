@@ -84,7 +84,12 @@ def subtract_at_once(op: arith.BinaryOp, rw: Rewriter) -> bool:
     if place is None or number is None or not isinstance(inner, arith.SubOp) or not _is_field(inner.lhs):
         return False
     power, bias = constant_of(inner.rhs), number if isinstance(op, arith.SubOp) else -number
-    if power is None or bias != int(bias) or not 0 < power + bias <= 2 ** (place[1] + 1) or abs(bias) > 2 ** place[1]:
+    if (
+        power is None
+        or not float(bias).is_integer()
+        or not 0 < power + bias <= 2 ** (place[1] + 1)
+        or abs(bias) > 2 ** place[1]
+    ):
         return False
     rw.replace(op, [rw.insert(arith.SubOp(inner.lhs, rw.constant(float(power + bias), op.rhs.type))).result])
     return True

@@ -77,6 +77,9 @@ OF_BYTES = [
     *(f'%t = arith.cmp %a, %b {{predicate = "lt"}} : tensor<256xbool>\n'
       f'%q = tile.atomic %a, %B[%i] {mask}compare=%b {{kind = "cas"}} : tensor<256xT>\n'
       "%r = tile.load %B[%i] : tensor<256xT>\n%y = arith.xor %q, %r : tensor<256xT>" for mask in ("", "mask=%t ")),
+    "%k = arith.constant {value = 15} : tensor<256xT>\n%m = arith.and %a, %k : tensor<256xT>\n"
+    "%f = arith.cast %m : tensor<256xfloat16>\n%c = arith.constant {value = -3.0} : tensor<256xfloat16>\n"
+    "%g = arith.sub %f, %c : tensor<256xfloat16>\n%y = arith.cast %g : tensor<256xT>",
 ]  # fmt: skip
 INFINITY = "%inf = arith.constant {value = inf} : tensor<256xT>\n%y = arith.min %a, %inf : tensor<256xT>"
 EXPONENTIAL = """

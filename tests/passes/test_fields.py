@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -81,7 +83,7 @@ def test_no_field(words: str, steps: str, dtype: str) -> None:
         assert not any("arith.field" in line for line in text)
 
 
-@pytest.mark.parametrize("bias", [0.5, 1025.0, -1024.5])
+@pytest.mark.parametrize("bias", [0.5, 1025.0, -1024.5, math.inf, -math.inf])
 def test_a_number_that_stays_apart(bias: float) -> None:
     """What may be rounded is subtracted by itself."""
     left = check("uint16", "float16", field(0, 1023, bias))

@@ -446,3 +446,9 @@ def run_python(program: str, cache: Path) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout
+
+
+def test_a_starred_index_is_a_tuple() -> None:
+    index = parse_expression("a[*b]").index
+    assert isinstance(index, syntax.Tuple) and [type(each) for each in index.elements] == [syntax.Starred]
+    assert (index.loc.line, index.loc.column) == (1, 3)

@@ -549,7 +549,7 @@ _LIBRARIES = ("torch", "numpy", "math", "cmath", "scipy")
 def _is_of_values(function: Any) -> bool:
     """Whether a function is of a library that computes while the program is built."""
     kind = type(function) if isinstance(getattr(function, "__name__", None), str) else function
-    module = getattr(function, "__module__", None) or getattr(kind, "__module__", None) or ""
+    module = getattr(function, "__module__", None) or getattr(kind, "__module__", None)
     return str(module).partition(".")[0].removeprefix("_") in _LIBRARIES or type(function).__module__ == "numpy"
 
 

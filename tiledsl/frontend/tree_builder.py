@@ -317,7 +317,8 @@ class TreeBuilder(Transformer[Token, Any]):
         return unicodedata.normalize("NFKC", str(token))
 
     def name(self, c: Children) -> Expression:
-        return syntax.Name(self.span(c[0], c[0]), self.identifier(c[0]))
+        (word,) = c
+        return syntax.Name(self.span(word, word), self.identifier(word))
 
     def number(self, c: Children) -> Expression:
         loc = self.span(c[0], c[0])

@@ -49,7 +49,7 @@ def _field(value: Value) -> _Field | None:
     whole = (1 << (element.bits - shift)) - 1
     if mask is None and element.kind == "uint" and shift:
         mask = whole
-    if type(mask) is not int or not 0 < mask <= whole or (mask + 1) & mask:
+    if type(mask) is not int or mask & ~whole or (mask + 1) & mask:
         return None
     return _Field(value, shift, mask)
 

@@ -288,7 +288,7 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.func, ast.Name) and name in FUNCTIONS:
             self.add(self.start(node.func), self.end(node.func), FUNCTIONS[name].encode())
         applied = (
-            getattr(node.args[0], "attr", "") if name == "apply" and node.args else name
+            getattr(node.args[0], "attr", "") if name in ("apply", "made") and node.args else name
         )  # apply(arith.AddOp, a, b)
         commutes = applied in COMMUTE or any(
             each.arg == "predicate" and _is_equality(each.value) for each in node.keywords

@@ -115,13 +115,7 @@ class _Order:
 
 def _order(kernel: tile.KernelOp, roles: Sequence[Role]) -> _Order:
     """The order in which most versions take turns, of those that let each role in turn go first."""
-    written = {
-        value
-        for op in kernel.walk()
-        if Effect.WRITE in op.effects
-        for value in op.operands
-        if isinstance(value.type, BufferType)
-    }
+    written = {value for op in kernel.walk() if Effect.WRITE in op.effects for value in op.operands}
     best: _Order | None = None
     failure: TileError | None = None
     for priority in _priorities(roles):

@@ -104,12 +104,10 @@ class Emitter:
                         if writes:
                             writers.setdefault(buffer, {}).setdefault(inner, set()).add(role.number)
         for buffer, roles in used.items():
-            if len(roles) < 2 or not isinstance(buffer.op, tile.AllocOp):
-                continue
+            if len(roles) < 2 or not any(roles.values()) or not isinstance(buffer.op, tile.AllocOp):
+                continue  # what the block wrote together is the same for all who only read it
             alike = all(each >= roles.keys() for each in writers.get(buffer, {}).values())
             if (buffer in together or not all(roles.values())) and not alike:
-                if not any(roles.values()):
-                    continue
                 readers = [self.roles[number] for number, writes in roles.items() if not writes]
                 who = str(readers[0]) if readers else "the block together"
                 raise TileError(
@@ -133,7 +131,7 @@ class Emitter:
             role = item.roles[0]
             mapping = self.maps[role]
             guards = item.guards if isinstance(item, Step) else item.loops[0].guards
-            if isinstance(item, Step) and isinstance(item.op, BARRIER_OPS) and not isinstance(item.op, thread.AsyncOp):
+            if isinstance(item, Step) and _is_barrier(item.op):
                 continue
             if isinstance(item, Step) and item.op.is_pure and not item.op.regions:
                 self._pure(item, mapping, region, branches)
@@ -151,12 +149,11 @@ class Emitter:
     ) -> None:
         homes = [self.inside[mapping[each]] for each in item.op.operands if mapping.get(each) in self.inside]
         op = item.op.clone(mapping)
-        for number, (_, holds, branch) in reversed(list(enumerate(branches))):
+        for _, holds, branch in reversed(branches):
             if branch in homes:
                 branch.regions[0 if holds else 1].insert(op)
                 self.inside.update((value, branch) for value in op.results)
                 return
-            del number
         region.insert(op, branches[0][2] if branches else None)
 
     def _branch(
@@ -171,10 +168,9 @@ class Emitter:
         same = 0
         while same < min(len(wanted), len(branches)) and branches[same][:2] == wanted[same][:2]:
             same += 1
-        if len(branches) > same:
-            if same == 0:
-                _close(branches[0][2])
-            del branches[same:]
+        if branches and same == 0:
+            _close(branches[0][2])
+        del branches[same:]
         place = region if not branches else branches[-1][2].regions[0 if branches[-1][1] else 1]
         for key, holds, value in wanted[same:]:
             made = scf.IfOp(mapping.get(value, value), regions=[Region(), Region()], loc=self.kernel.loc)
@@ -220,7 +216,7 @@ class Emitter:
         mapping = self.maps[first.role]
         lower, upper, step = (mapping.get(each, each) for each in (first.op.lower, first.op.upper, first.op.step))
         body = Region([first.op.index.type], [first.op.index.name])
-        index, builder = body.args[0], Builder(body, loc=first.op.loc)
+        (index,), builder = body.args, Builder(body, loc=first.op.loc)
         if inner is not None and count is not None:
             before = Builder(place, loc=first.op.loc)
             number = before.constant(count, INT32)

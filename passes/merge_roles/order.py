@@ -71,9 +71,10 @@ def last_store(load: tile.LoadOp) -> tile.StoreOp | None:
     if tile.buffer_type(load.buffer).scope != "local" or load.indices:
         return None
     stores = [user for user in load.buffer.uses if not isinstance(user, tile.LoadOp)]
-    if not stores or not all(isinstance(each, tile.StoreOp) and each.parent is stores[0].parent for each in stores):
+    regions = {each.parent for each in stores if isinstance(each, tile.StoreOp)}
+    if len(regions) != 1 or not all(isinstance(each, tile.StoreOp) for each in stores):
         return None
-    region = stores[0].parent
+    (region,) = regions
     place = next((each for each in (load, *ancestors(load)) if each.parent is region), None)
     last = max(stores, key=lambda each: each.order)
     return last if place is not None and last.order < place.order else None  # type: ignore[return-value]
@@ -152,7 +153,7 @@ class Merger:
                         each.pop(found, None)
                     break
             else:
-                raise self._circle(blocked, before, done)
+                raise self._circle(blocked, before, done) if blocked else _crossing(left)
         return list(done)
 
     def _next(
@@ -212,10 +213,6 @@ class Merger:
     ) -> TileError:
         """The error about roles that wait for each other."""
         pairs = [pair for item in blocked.values() for one, pair in before.get(item, {}).items() if one not in done]
-        if not pairs:
-            loops = [item for item in blocked.values() if isinstance(item, Fused)]
-            place = loops[0].loops[0].op.loc if loops else next(iter(blocked.values())).op.loc  # type: ignore[union-attr]
-            return TileError("the loops of the roles do not come in one order", place, code="warp-roles")
         (first, last), *rest = pairs
         return TileError(
             "the roles wait for each other here: no order of what they do, the same in all turns of their loops, lets "
@@ -224,6 +221,18 @@ class Merger:
             [("this comes first", first.op.loc), *(("another one waits here", each[1].op.loc) for each in rest)],
             code="warp-roles",
         )
+
+
+def _crossing(left: Mapping[int, Mapping[Item, None]]) -> TileError:
+    """The error about loops of which one role does one first, and another role another one."""
+    loops = next(item.loops for chain in left.values() for item in chain if isinstance(item, Fused))
+    (first, *rest) = [loop.op.loc for loop in loops]
+    return TileError(
+        "the loops of the roles do not come in one order",
+        first,
+        [("this is to become one with it", each) for each in rest],
+        code="warp-roles",
+    )
 
 
 def region_of(kernel: tile.KernelOp) -> Region:

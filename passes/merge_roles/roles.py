@@ -79,18 +79,19 @@ class Threads:
     def where(self, condition: Value) -> frozenset[int] | None:
         """The threads for which a condition holds; None where the number of the thread alone does not say it."""
         if condition not in self._where:
-            found: list[int] | None = []
-            for number in range(self.count) if self.depends(condition) else ():
-                known = {} if self.index is None else {self.index: number}
-                holds = number_of(condition, known.get)
-                if holds is None:
-                    found = None
-                    break
-                if holds and found is not None:
-                    found.append(number)
-            of_threads = found is not None and self.depends(condition)
-            self._where[condition] = frozenset(found or ()) if of_threads else None
+            self._where[condition] = self._found(condition)
         return self._where[condition]
+
+    def _found(self, condition: Value) -> frozenset[int] | None:
+        assert self.index is not None, "the condition is computed from it"
+        found = set()
+        for number in range(self.count):
+            holds = number_of(condition, {self.index: number}.get)
+            if holds is None:
+                return None
+            if holds:
+                found.add(number)
+        return frozenset(found)
 
     def parts(self, condition: Value) -> tuple[frozenset[int] | None, list[Value]] | None:
         """A condition as one on the thread and others that are the same in all threads; None if it is not of these."""
@@ -121,8 +122,6 @@ class Threads:
 
     def is_of_block(self, op: Operation) -> bool:
         """Whether threads do an operation together, which is no arithmetic and no access of each thread's own."""
-        if is_barrier(op):
-            return True
         if op.regions or not op.has_effects or op.is_terminator:
             return isinstance(op, tile.ParallelOp)
         return not isinstance(op, (tile.LoadOp, tile.StoreOp, thread.BarrierOp))
@@ -218,7 +217,7 @@ class _Projection:
     def _step(self, op: Operation, out: list[Node], guards: tuple[Guard, ...], active: frozenset[int]) -> None:
         if op.is_pure and not op.regions or is_variable(op):
             guards = ()
-        is_common, mine = not active <= self.own, active & self.own
+        is_common = not active <= self.own
         if isinstance(op, thread.BarrierOp) and len(active) < self.threads.count:
             raise TileError(
                 "T.sync_threads where not all threads of the block come: the others would wait for ever",
@@ -229,11 +228,10 @@ class _Projection:
         if isinstance(op, thread.AsyncOp) and op.barriers and is_common and min(active) not in self.own:
             return  # the first thread issues it
         if not is_common or is_barrier(op) or _is_of_each(op):
-            out.append(Step(op, [self.role.number], len(mine), guards))
+            out.append(Step(op, [self.role.number], len(active & self.own), guards))
             return
-        step = self.shared.setdefault(op, Step(op, [], 0, guards))
+        step = self.shared.setdefault(op, Step(op, [], len(active), guards))
         step.roles.append(self.role.number)
-        step.lanes += len(mine)
         out.append(step)
 
 

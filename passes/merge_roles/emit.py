@@ -17,6 +17,8 @@ from tiledsl.passes.merge_roles.order import Fused, Item, Keys
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Step, steps_of
 from tiledsl.passes.merge_roles.simulate import accesses_of
 
+_REGISTERS = ("local", "fragment")
+
 
 class Emitter:
     """`maps` has, for each role, what stands for the values of the old body."""
@@ -28,7 +30,8 @@ class Emitter:
         self.maps: list[dict[Value, Value]] = [{} for _ in roles]
         self.inside: dict[Value, Operation] = {}  # values of branches, and the branch
         self.width = 0  # of the threads that do what differs from thread to thread
-        self.uses: dict[Role, bool] = {}
+        self.masked: dict[tuple[int, ...], Value] = {}  # of roles, whether a thread is one of theirs
+        self.of_all: set[Operation] = set()  # what all threads do
 
     def emit(self, items: Sequence[Item]) -> None:
         """Replace the body of the kernel."""
@@ -71,10 +74,18 @@ class Emitter:
             self.width = sum(len(role.threads) for role in self.roles)
             for mapping in self.maps:
                 mapping[index] = made
-            self.masked = {role.number: _among(builder, made, role) for role in users}
+            some = [step.roles for role in self.roles for step in steps_of(role.program) if len(step.roles) > 1]
+            for group in dict.fromkeys([*((role.number,) for role in users), *map(tuple, some)]):
+                if len(group) < len(self.roles):
+                    threads = [thread for number in group for thread in self.roles[number].threads]
+                    self.masked[group] = _among(builder, made, sorted(threads))
+            doers: dict[Operation, set[int]] = {}
+            for role in self.roles:
+                for step in steps_of(role.program):
+                    doers.setdefault(step.op, set()).add(role.number)
+            self.of_all = {op for op, numbers in doers.items() if len(numbers) == len(self.roles)}
             return
         self.width = max((len(role.threads) for role in users), default=1)
-        self.masked = {}
         for role in self.roles:
             first, *_ = role.threads
             if role.threads != tuple(range(first, first + len(role.threads))):
@@ -83,7 +94,7 @@ class Emitter:
             self.maps[role.number][index] = builder.insert(arith.AddOp(made, offset)).result if first else made
             if role in users and len(role.threads) < self.width:
                 limit = builder.constant(len(role.threads), INT32)
-                self.masked[role.number] = builder.insert(arith.CmpOp(made, limit, predicate="lt")).result
+                self.masked[(role.number,)] = builder.insert(arith.CmpOp(made, limit, predicate="lt")).result
 
     # Buffers
 
@@ -94,11 +105,11 @@ class Emitter:
         writers: dict[Value, dict[Operation, set[int]]] = {}
         for role in self.roles:
             for step in steps_of(role.program):
+                if len(step.roles) > 1:
+                    together.update(buffer for op in _makers(step.op) for buffer, *_ in accesses_of(op, *_REGISTERS))
+                    continue
                 for inner in step.op.walk():
-                    for buffer, _, writes in accesses_of(inner, "local", "fragment"):
-                        if len(step.roles) > 1:
-                            together.add(buffer)
-                            continue
+                    for buffer, _, writes in accesses_of(inner, *_REGISTERS):
                         mine = used.setdefault(buffer, {})
                         mine[role.number] = mine.get(role.number, False) or writes
                         if writes:
@@ -192,15 +203,11 @@ class Emitter:
                     )  # fmt: skip
         ops = list(item.op.regions[0]) if isinstance(item.op, thread.AsyncOp) else [item.op]
         ops = [op for op in ops if not op.is_terminator]
-        masked = self.masked.get(item.roles[0]) if self.width and len(item.roles) == 1 else None
+        masked = None if item.op in self.of_all else self.masked.get(tuple(item.roles))
         for op in ops:
             made = op.clone(mapping)
             if masked is not None and op.has_effects and _touches(op, self.old.args[0]):
-                branch = scf.IfOp(masked, regions=[Region(), Region()], loc=op.loc)
-                branch.regions[0].insert(made)
-                for each in branch.regions:
-                    scf.yielding(each)
-                made = branch
+                made = _where(masked, made, place)
             place.insert(made)
             _finish_copies(made)
             if branches:
@@ -289,12 +296,31 @@ def _close(branch: scf.IfOp) -> None:
                     scf.yielding(region)
 
 
-def _among(builder: Builder, index: Value, role: Role) -> Value:
-    """Whether a thread is of a role."""
-    first, last = builder.constant(role.threads[0], INT32), builder.constant(role.threads[-1], INT32)
-    low = builder.insert(arith.CmpOp(index, first, predicate="ge")).result
-    high = builder.insert(arith.CmpOp(index, last, predicate="le")).result
-    return builder.insert(arith.AndOp(low, high)).result
+def _among(builder: Builder, index: Value, threads: Sequence[int]) -> Value:
+    """Whether a thread is one of these, which are sorted."""
+    found: Value | None = None
+    for start in [each for each in threads if each - 1 not in threads]:
+        end = next(each for each in threads if each >= start and each + 1 not in threads)
+        first, last = builder.constant(start, INT32), builder.constant(end, INT32)
+        low = builder.insert(arith.CmpOp(index, first, predicate="ge")).result
+        high = builder.insert(arith.CmpOp(index, last, predicate="le")).result
+        inside = builder.insert(arith.AndOp(low, high)).result
+        found = inside if found is None else builder.insert(arith.OrOp(found, inside)).result
+    assert found is not None, "a role has threads"
+    return found
+
+
+def _where(masked: Value, made: Operation, place: Region) -> Operation:
+    """An operation that is done where a condition holds: a load, whose value is used behind it, has it as its mask."""
+    if isinstance(made, tile.LoadOp):
+        mask = masked if made.mask is None else Builder(place).insert(arith.AndOp(made.mask, masked)).result
+        made.set_field("mask", [mask])
+        return made
+    branch = scf.IfOp(masked, regions=[Region(), Region()], loc=made.loc)
+    branch.regions[0].insert(made)
+    for each in branch.regions:
+        scf.yielding(each)
+    return branch
 
 
 def _uses(role: Role, index: Value, shared: bool) -> bool:
@@ -310,13 +336,35 @@ def _is_barrier(op: Operation) -> bool:
     return isinstance(op, BARRIER_OPS) and not isinstance(op, thread.AsyncOp)
 
 
+def _makers(op: Operation) -> set[Operation]:
+    """An operation, those in it, and those that compute what they take."""
+    found: set[Operation] = set()
+    left = [op]
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += [inner for region in each.regions for inner in region]
+            left += [value.op for value in each.operands if value.op is not None]
+    return found
+
+
 def _touches(op: Operation, index: Value) -> bool:
-    """Whether an operation, or one in it, takes a value that is computed from the thread's index."""
+    """Whether an operation, or one in it, takes a value that is computed from the thread's index, or a variable that
+    was given one."""
     seen: dict[Value, bool] = {}
 
     def depends(value: Value) -> bool:
         if value not in seen:
-            seen[value] = value is index or value.op is not None and any(map(depends, value.op.operands))
+            seen[value] = False  # of a variable that is computed from itself
+            made = value.op
+            seen[value] = value is index or made is not None and (any(map(depends, made.operands)) or given(made))
         return seen[value]
+
+    def given(made: Operation) -> bool:
+        """Whether it loads what a store has put there that differs from thread to thread."""
+        if not isinstance(made, tile.LoadOp) or tile.buffer_type(made.buffer).scope != "local":
+            return False
+        return any(isinstance(user, tile.StoreOp) and any(map(depends, user.operands)) for user in made.buffer.uses)
 
     return any(depends(value) for inner in op.walk() for value in inner.operands)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.passes.ir_cases import body_lines, filecheck, kernel_of, program
+from tests.passes.ir_cases import body_lines, kernel_of, program
 from tiledsl.dialects import scf, tile
+from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
+from tiledsl.ir.types import BufferType
 from tiledsl.ir.verifier import verify
 from tiledsl.location import Loc
 from tiledsl.passes import merge_roles
@@ -19,6 +21,7 @@ from tiledsl.passes.merge_roles import MergeRoles
 from tiledsl.passes.merge_roles.numbers import number_of
 from tiledsl.passes.merge_roles.order import Keys, region_of, resolved
 from tiledsl.passes.merge_roles.roles import Loop, Node, Threads, find_roles
+from tiledsl.runtime.target import Target
 
 PARAMETERS = "X: 64*float32, Y: 64*float32, N: 64*int32, n: int32, p: bool, q: bool"
 FIRST = 0
@@ -116,9 +119,7 @@ def split(then: str, other: str, head: str = "", behind: str = "") -> str:
 def ring(made: str, taken: str, upper: str = "%n", other: str | None = None, start: bool = False) -> str:
     """Two loops that hand `s` to each other."""
     copy = f"thread.async [%ready], [%c0] {{\n{made}\n}}" if start else made
-    give = (
-        f"%next = arith.add %k, %c1 : int32\n%one = arith.floormod %next, %c2 : int32\nthread.wait %free, %c0, %one\n"
-    )
+    give = "%next = arith.add %k, %c1 : int32\n%one = arith.floormod %next, %c2 : int32\nthread.wait %free, %c0, %one\n"
     take = "%par = arith.floormod %k, %c2 : int32\nthread.wait %ready, %c0, %par\n"
     there, back = f"{give}{copy}\n{ARRIVE}", f"{take}{taken}\nthread.arrive %free, %c0"
     return split(loop(upper, there), loop(other or upper, back))
@@ -131,7 +132,7 @@ def versions_ring(made: str, taken: str) -> str:
     take = f"{stage}%par = arith.floormod %h, %c2 : int32\nthread.wait %ready, %st, %par\n"
     there = f"{give}thread.wait %free, %st, %one\n{made}\nthread.arrive %ready, %st"
     text = split(loop("%n", there), loop("%n", f"{take}{taken}\nthread.arrive %free, %st"))
-    return text.replace("(32,)", "(32, 32)")
+    return text.replace("counts = (32,)", "counts = (32, 32)")
 
 
 def part(source: str, target: str, size: int = 64) -> str:
@@ -364,3 +365,433 @@ def test_roles_that_wait_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place == "tile.kernel [%grid0] {threads = 64} (%bx: int32) {"
     monkeypatch.setattr(merge_roles, "_MOST_EDGES", 3)
     assert merged(body)[1:] == [X_TO_S, S_TO_Y]
+
+
+# What becomes of them: exact IR
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def check(body: str, expected: str, **options: Any) -> None:
+    assert merged(body, **options) == lines(expected)
+
+
+S, X_TILES = "%s = tile.alloc : buffer<64*float32, shared>\n", "%x = tile.alloc : buffer<64*float32, fragment>\n"
+IF = "scf.if {} {{\n{}\nscf.yield\n}} {{\nscf.yield\n}}\n"
+UNLESS_P = "%0 = arith.not %p : bool\n" + IF.replace("{}", "%0", 1)
+
+
+def test_registers_of_two_roles() -> None:
+    """Each has its own, if each writes them."""
+    two = X_TILES + X_TILES.replace("%x", "%x_1")
+    order = f"tile.fill %c0p0, %x_1\n{X_TO_S}\ntile.fill %c0p0, %x\n{S_TO_Y}\n{copied('%x', '%Y')}"
+    check(split(FILL + GIVE, FILL + TAKE + OUT), S + two + order)
+
+
+def test_registers_that_the_block_has_written_before() -> None:
+    out = copied("%x", "%Y")
+    order = f"tile.fill %c0p0, %x\n{X_TO_S}\n{out}\n{S_TO_Y}\n{out}"
+    check(split(GIVE + OUT, TAKE + OUT, head=FILL), S + X_TILES + order)
+
+
+def test_registers_of_one_role() -> None:
+    check(
+        split(GIVE, FILL + TAKE + OUT),
+        f"{S}{X_TILES}tile.fill %c0p0, %x\n{X_TO_S}\n{S_TO_Y}\n{copied('%x', '%Y')}",
+    )
+
+
+def test_variables_that_all_threads_write() -> None:
+    """Each role has a copy; what the block then does takes the first one's, which is the same."""
+    load = "\n%a = tile.load %v : int32\ntile.store %a, %N[%c1]\n"
+    given = "tile.store %c7, %{0}\n"
+    variables = "%v = tile.alloc : buffer<int32, local>\n%v_1 = tile.alloc : buffer<int32, local>\n"
+    first, other = (
+        load.replace("%a", name).replace("%v", variable) for name, variable in (("%a", "%v_1"), ("%a_1", "%v"))
+    )
+    found = merged(split(GIVE, TAKE, head=given.format("v"), behind=load))
+    assert found == lines(
+        S + variables + given.format("v_1") + X_TO_S + first.rpartition("tile.store")[0] + given.format("v") + S_TO_Y
+        + other.rpartition("tile.store")[0] + "tile.store %a, %N[%c1]"
+    )  # fmt: skip
+
+
+def test_a_variable_that_roles_write_and_the_block_reads() -> None:
+    load = "%a = tile.load %v : int32\n%b = arith.add %a, %c1 : int32\ntile.store %b, %N[%c1]\n"
+    message, place, _ = refused(split("tile.store %c7, %v\n" + GIVE, "tile.store %c5, %v\n" + TAKE, behind=load))
+    assert message.startswith("v is in registers, which are each thread's own, but the block together would need")
+    assert place == "%v = tile.alloc : buffer<int32, local>"
+
+
+LANE = "tile.parallel {{extents = ({},), lockstep = true}} (%tx: int32) {{\n{}\n}}"
+AMONG = """%{0} = arith.cmp %tx, %c{3} {{predicate = "ge"}} : bool
+%{1} = arith.cmp %tx, %c{4} {{predicate = "le"}} : bool
+%{2} = arith.and %{0}, %{1} : bool
+"""
+STORED = "tile.store %c0p0, %Y[{}]"
+
+
+def test_threads_of_two_roles_are_numbered_from_0() -> None:
+    order = f"%0 = arith.add %tx, %c32 : int32\n{X_TO_S}\n{STORED.format('%tx')}\n{S_TO_Y}\n{STORED.format('%0')}"
+    check(split(GIVE + STORE, TAKE + STORE), S + LANE.format(32, order))
+
+
+def test_threads_of_a_smaller_role_are_masked() -> None:
+    """A load by its mask, since its value is used behind it."""
+    load = "%l = tile.load %X[%tx] : float32\n%g = tile.load %X[%tx] mask=%p : float32\n"
+    use = "tile.store %l, %Y[%tx]\ntile.store %g, %Y[%tx]\n"
+    text = READY.replace("32", "64") + LOW.replace("%c32", "%c64") + ZERO
+    order = f"""%0 = arith.add %tx, %c64 : int32
+        %1 = arith.cmp %tx, %c32 {{predicate = "lt"}} : bool
+        {X_TO_S}
+        {STORED.format("%tx")}
+        {S_TO_Y}
+        %l = tile.load %X[%0] mask=%1 : float32
+        %2 = arith.and %p, %1 : bool
+        %g = tile.load %X[%0] mask=%2 : float32
+        {IF.format("%1", "tile.store %l, %Y[%0]")}{IF.format("%1", "tile.store %g, %Y[%0]")}"""
+    check(text + branch("%low", GIVE + STORE, f"{TAKE}\n{load}{use}"), S + LANE.format(64, order), threads=96)
+
+
+def test_threads_of_a_role_beside_those_of_the_block() -> None:
+    order = AMONG.format(0, 1, 2, 0, 31) + f"{X_TO_S}\n{IF.format('%2', STORED.format('%tx'))}"
+    check(split(GIVE + STORE, TAKE, behind=STORE), S + LANE.format(64, f"{order}{S_TO_Y}\n{STORED.format('%tx')}"))
+    order = AMONG.format(0, 1, 2, 32, 63) + f"{X_TO_S}\n{S_TO_Y}\n{IF.format('%2', STORED.format('%tx'))}"
+    check(split(GIVE, TAKE + STORE, behind=STORE), S + LANE.format(64, f"{order}{STORED.format('%tx')}"))
+
+
+def test_threads_of_the_block_alone() -> None:
+    check(split(GIVE, TAKE, behind=STORE), S + LANE.format(64, f"{X_TO_S}\n{S_TO_Y}\n{STORED.format('%tx')}"))
+
+
+def test_what_two_of_three_roles_do_together() -> None:
+    more = '%more = arith.cmp %tx, %c64 {predicate = "lt"} : bool\n'
+    body = READY + LOW + more + ZERO + branch("%more", branch("%low", GIVE, TAKE) + STORE)
+    order = AMONG.format(0, 1, 2, 0, 63) + f"{X_TO_S}\n{S_TO_Y}\n{IF.format('%2', STORED.format('%tx'))}"
+    check(body, S + LANE.format(96, order), threads=96)
+
+
+def test_threads_that_do_not_follow_each_other_beside_those_of_the_block() -> None:
+    body = READY.replace("32", "64") + EVERY_OTHER + ZERO + branch("%low", GIVE + STORE, TAKE) + STORE
+    order = (
+        AMONG.format(0, 1, 2, 0, 31) + AMONG.format(3, 4, 5, 64, 95) + "%6 = arith.or %2, %5 : bool\n" + X_TO_S + "\n"
+    )
+    order += IF.format("%6", STORED.format("%tx")) + f"{S_TO_Y}\n{STORED.format('%tx')}"
+    check(body, S + LANE.format(96, order), threads=96)
+
+
+def test_a_variable_with_the_number_of_a_thread() -> None:
+    """A store where it says so differs from thread to thread, too."""
+    load = "\n%a = tile.load %v : int32\ntile.store %z, %Y[%a]\n"
+    found = merged(split(GIVE, TAKE, head="tile.store %tx, %v\n", behind=load))
+    assert found[3] == "tile.parallel {extents = (64,), lockstep = true} (%tx: int32) {"
+    assert [line for line in found if "store" in line] == [
+        "tile.store %tx, %v_1",
+        "tile.store %tx, %v",
+        "tile.store %c0p0, %Y[%a]",
+    ]
+    assert "scf.if" not in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "scope"),
+    [("%tx", "", "local"), ("%n", "", "fragment"), ("%tx", "tile.fill %z, %x\n", "fragment")],
+)
+def test_elements_of_each_thread(value: str, more: str, scope: str) -> None:
+    """A fragment of which threads write elements of their own, and nobody all, is an array of each."""
+    own = f"%e = arith.cast {value} : float32\ntile.store %e, %x[%c1]\n%g = tile.load %x[%c1] : float32\n"
+    found = merged(split(GIVE, TAKE, behind=own + "tile.store %g, %Y[%tx]\n" + more))
+    assert {line.rpartition(", ")[2] for line in found if line.startswith("%x")} == {f"{scope}>"}
+
+
+@pytest.mark.parametrize(
+    ("made", "taken", "threads"),
+    [(X_TO_S, S_TO_Y, 96), (X_TO_S, f"tile.fill %z, %x\n{S_TO_Y}", 32), ("tile.fill %z, %s", S_TO_Y, 64)],
+)
+def test_threads_that_compute_are_left(made: str, taken: str, threads: int) -> None:
+    low = LOW.replace("%c32", "%c64")
+    body = READY.replace("32", "64") + low + ZERO + branch("%low", f"{made}\n{ARRIVE}", f"{WAIT}\n{taken}")
+    found = program_of(body, threads=96)
+    assert found.threads == threads
+
+
+def program_of(body: str, **options: Any) -> tile.KernelOp:
+    found = made(body, **options)
+    MergeRoles().run(found)
+    kernel = kernel_of(found)
+    assert isinstance(kernel, tile.KernelOp)
+    return kernel
+
+
+def test_a_read_that_nothing_orders_is_remarked() -> None:
+    (remark,) = program_of(READY + LOW + branch("%low", GIVE, S_TO_Y)).remarks
+    assert remark.startswith("merge-roles: nothing orders the read at roles.py:")
+    assert remark.endswith(", which is the only one; it comes after it")
+
+
+# Guards
+
+LOAD = "%l = tile.load %N[%c3] : int32\n%m = arith.add %l, %c5 : int32\n%f = arith.cast %m : float32\ntile.fill %f, %s"
+
+
+def test_guards_of_both_roles_become_one_branch() -> None:
+    """What is computed from a value that was read in it stands in it."""
+    check(split(branch("%p", f"{LOAD}\n{ARRIVE}"), branch("%p", TAKE)), S + IF.format("%p", f"{LOAD}\n{S_TO_Y}"))
+    body = split(branch("%p", "", f"{LOAD}\n{ARRIVE}"), branch("%p", "", TAKE))
+    check(body, S + UNLESS_P.format(f"{LOAD}\n{S_TO_Y}"))
+
+
+def test_guards_in_guards() -> None:
+    body = split(branch("%p", branch("%q", LOAD) + GIVE), branch("%p", TAKE))
+    nested = IF.format("%p", IF.format("%q", LOAD) + f"{X_TO_S}\n{S_TO_Y}")
+    check(body, S + nested)
+
+
+def test_guards_that_differ() -> None:
+    one, two = "tile.store %c1, %N[%c1]", "tile.store %c2, %N[%c2]"
+    body = split(branch("%p", GIVE) + branch("%q", one), branch("%p", TAKE) + branch("%q", two))
+    order = (("%p", X_TO_S), ("%q", one), ("%p", S_TO_Y), ("%q", two))
+    check(body, S + "".join(IF.format(*each) for each in order))
+
+
+def test_a_loop_under_a_guard() -> None:
+    body = split(branch("%p", loop("%n", X_TO_S)) + ARRIVE, WAIT)
+    inner = f"scf.for %c0, %n, %c1 (%k: int32) {{\n{X_TO_S}\nscf.yield\n}}"
+    check(body, S + IF.format("%p", inner))
+
+
+# Loops
+
+
+def turns(upper: str, body: str, attributes: str = "", head: str = S) -> str:
+    return f"{head}scf.for %c0, {upper}, %c1 {attributes}(%k: int32) {{\n{body}\nscf.yield\n}}"
+
+
+STAGES = "{num_stages = 2} "
+MOVED = f"{X_TO_S}\n{S_TO_Y}"
+
+
+def test_loops_of_two_roles_become_one() -> None:
+    check(ring(X_TO_S, S_TO_Y), turns("%n", MOVED))
+
+
+@pytest.mark.parametrize(("elements", "attributes"), [(57980, STAGES), (57981, "")])
+def test_copies_that_are_started_run_a_turn_ahead_where_there_is_room(elements: int, attributes: str) -> None:
+    """232448 bytes, less two tiles of 64 floats and two barriers."""
+    big = f"%big = tile.alloc : buffer<{elements}*float32, shared>\n"
+    check(ring(X_TO_S, S_TO_Y, start=True), turns("%n", MOVED, attributes), allocs=ALLOCS + big)
+
+
+def test_room_is_that_of_the_target() -> None:
+    found = made(ring(X_TO_S, S_TO_Y, start=True))
+    found.target = Target("cuda", 80)
+    big = tile.AllocOp(result_types=[BufferType((41600,), "float32", "shared")])
+    kernel_of(found).regions[0].insert(big, kernel_of(found).regions[0].first)
+    assert found.target.max_shared_bytes == 166912
+    MergeRoles().run(found)
+    assert "num_stages" not in "\n".join(lines_of(found))
+
+
+READ_BOUNDS = "%{0} = tile.load %N[%c0] : int32\n"
+
+
+def test_loops_whose_bounds_are_loaded_alike() -> None:
+    """From a buffer that the kernel does not change."""
+    ringed = ring(X_TO_S, S_TO_Y, "%a", "%b").replace("scf.for %c0, %a", READ_BOUNDS.format("a") + "scf.for %c0, %a")
+    ringed = ringed.replace("scf.for %c0, %b", READ_BOUNDS.format("b") + "scf.for %c0, %b")
+    check(ringed, S + READ_BOUNDS.format("a") + READ_BOUNDS.format("b") + turns("%a", MOVED, head=""))
+    changed = ringed.replace(S_TO_Y, f"{S_TO_Y}\ntile.store %c1, %N[%k]")
+    assert refused(changed)[0].startswith("this wait is not implied")
+
+
+def test_turns_of_an_inner_loop_of_a_number_become_turns() -> None:
+    ringed = ring(X_TO_S, S_TO_Y, "%c4").replace("%k", "%t").replace(S_TO_Y, f"{S_TO_Y}\ntile.store %i, %N[%k]")
+    outer = "scf.for %c0, %n, %c1 (%k: int32) {\nscf.for %c0, %c4, %c1 (%i: int32) {\n"
+    outer += "%u = arith.mul %k, %c4 : int32\n%t = arith.add %u, %i : int32"
+    ringed = ringed.replace("scf.for %c0, %c4, %c1 (%t: int32) {", outer)
+    ringed = ringed.replace("scf.yield\n}\n\nscf.yield", "scf.yield\n}\nscf.yield\n}\nscf.yield")
+    body = f"""%1 = arith.floormod %k, %c4 : int32
+        %2 = arith.floordiv %k, %c4 : int32
+        {MOVED}
+        tile.store %1, %N[%2]"""
+    check(ringed, S + "%0 = arith.mul %n, %c4 : int32\n" + turns("%0", body, head=""))
+
+
+# Versions of a tile
+
+VERSIONS = TWO_BARRIERS + "%two = tile.alloc : buffer<2*64*float32, shared>\n"
+INTO, FROM = part("%X[%c0]", "%two[%st, %c0]"), part("%two[%st, %c0]", "%Y[%c0]")
+STAGE = "%st = arith.floormod %k, %c2 : int32\n"
+STAGE_1 = STAGE.replace("%st", "%st_1")
+ONE_TILE = "%two = tile.alloc : buffer<64*float32, shared>\n"
+
+
+def one_by_one(there: str, back: str) -> str:
+    return turns("%n", f"{STAGE}{there}\n{STAGE_1}{back}", STAGES, ONE_TILE)
+
+
+def both(there: str, back: str) -> str:
+    head = "%two = tile.alloc : buffer<2*64*float32, shared>\n"
+    return turns("%n", f"{STAGE}{there}\n{STAGE_1}{back.replace('%st', '%st_1')}", "", head)
+
+
+def test_versions_that_take_turns_become_one_tile() -> None:
+    one = part("%X[%c0]", "%two[%c0]").replace("(1,)", "(0,)"), part("%two[%c0]", "%Y[%c0]").replace("(1,)", "(0,)")
+    check(versions_ring(INTO, FROM), one_by_one(*one), allocs=VERSIONS)
+
+
+def test_versions_that_elements_are_written_to_one_by_one() -> None:
+    """In a T.Parallel over all of them; under a mask of some, they stay."""
+    parallel = "tile.parallel {extents = (64,)} (%i: int32) {\n%e = tile.load %X[%i] : float32\n"
+    there = f"{parallel}tile.store %e, %two[%st, %i]\n}}"
+    back = part("%two[%c0]", "%Y[%c0]").replace("(1,)", "(0,)")
+    check(versions_ring(there, FROM), one_by_one(there.replace("%st, ", ""), back), allocs=VERSIONS)
+    some = f"{parallel}{branch('%p', 'tile.store %e, %two[%st, %i]')}}}"
+    assert "%two = tile.alloc : buffer<2*64*float32, shared>" in merged(versions_ring(some, FROM), allocs=VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("%o = tile.load %X[%k] : float32\ntile.store %o, %two[%st, %c0]", FROM),
+        (part("%X[%c0]", "%two[%st, %c0]", 32), FROM),
+        (part("%X[%c0]", "%two[%st, %c32]", 32), FROM),
+        (INTO + "\n" + part("%X[%c1]", "%two[%st, %c0]", 32), FROM),
+    ],
+)
+def test_versions_that_are_not_written_whole_stay(there: str, back: str) -> None:
+    check(versions_ring(there, back), both(there, back), allocs=VERSIONS)
+
+
+def test_a_part_of_a_version_may_be_read() -> None:
+    there = part("%X[%c0]", "%two[%c0]").replace("(1,)", "(0,)")
+    back = part("%two[%c0]", "%Y[%c0]", 32).replace("(1,)", "(0,)")
+    check(versions_ring(INTO, part("%two[%st, %c0]", "%Y[%c0]", 32)), one_by_one(there, back), allocs=VERSIONS)
+
+
+def test_versions_with_numbers_become_a_tile_each() -> None:
+    there = f"{part('%X[%c0]', '%two[%c0, %c0]')}\n{part('%X[%n]', '%two[%c1, %c0]')}\n"
+    back = f"{part('%two[%c0, %c0]', '%Y[%c0]')}\n%g = tile.load %two[%c1, %c2] : float32\ntile.store %g, %Y[%c1]"
+    check(
+        split(there + ARRIVE, f"{WAIT}\n{back}"),
+        ONE_TILE
+        + ONE_TILE.replace("%two", "%two_1")
+        + (there + back)
+        .replace("(1,)", "(0,)")
+        .replace("%two[%c0, %c0]", "%two[%c0]")
+        .replace("%two[%c1, ", "%two_1["),
+        allocs=VERSIONS.replace("2*uint64", "1*uint64"),
+    )
+
+
+def test_versions_in_a_branch_that_the_run_does_not_take_stay() -> None:
+    ringed = versions_ring(INTO, FROM)
+    start, end = "scf.for %c0, %n, %c1 (%k: int32) {", "scf.yield\n}\n\nscf.yield"
+    close = "scf.yield\n}\nscf.yield\n}"
+    assert ringed.count(start) == ringed.count(end) == 2
+    taken = ringed.replace(start, f"scf.if %p {{\n{start}").replace(end, f"{close} {{\nscf.yield\n}}\nscf.yield")
+    other = ringed.replace(start, f"scf.if %p {{\nscf.yield\n}} {{\n{start}").replace(end, f"{close}\nscf.yield")
+    kept = ["buffer<2*64*float32" in "\n".join(merged(each, allocs=VERSIONS)) for each in (taken, other)]
+    assert sorted(kept) == [False, True]
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("arith.add %a, %b : int32", 10),
+        ("arith.sub %a, %b : int32", 4),
+        ("arith.mul %a, %a : int32", 49),
+        ("arith.floordiv %a, %b : int32", 2),
+        ("arith.floormod %a, %b : int32", 1),
+        ("arith.floordiv %a, %o : int32", None),
+        ("arith.add %a, %u : int32", None),
+        ("arith.shl %big, %b : int32", -8),
+        ("arith.not %a : int32", -8),
+        ("arith.not %t : bool", False),
+        ("arith.cast %a : float32", 7.0),
+        ("arith.cast %a : bool", True),
+        ('arith.cmp %a, %b {predicate = "lt"} : bool', False),
+        ('arith.cmp %a, %b {predicate = "ge"} : bool', True),
+        ("arith.select %t, %a, %u : int32", 7),
+        ("arith.select %f, %u, %b : int32", 3),
+        ("arith.select %y, %a, %b : int32", None),
+        ("arith.select %f, %a, %u : int32", None),
+        ("tile.load %N[%a] : int32", None),
+        ("arith.neg %a : int32", None),
+    ],
+)
+def test_numbers(text: str, number: object) -> None:
+    """Of what is known, with a dtype's wrapping; None where one is not, and of what has no number."""
+    found = program(
+        f"""%a = arith.constant {{value = 7}} : int32
+        %b = arith.constant {{value = 3}} : int32
+        %o = arith.constant {{value = 0}} : int32
+        %big = arith.constant {{value = 2147483647}} : int32
+        %t = arith.constant {{value = true}} : bool
+        %f = arith.constant {{value = false}} : bool
+        %x = {text}""",
+        parameters="N: 64*int32, u: int32, y: bool",
+    )
+    value = next(op for op in found.root.walk() if op.results and op.results[0].name == "x").results[0]
+    computed = number_of(value, lambda _: None)
+    assert (computed, type(computed)) == (number, type(number))
+
+
+def test_numbers_that_are_given() -> None:
+    found = program("%x = arith.add %u, %c2 : int32\n%l = tile.load %N[%x] : int32", parameters="N: 64*int32, u: int32")
+    values = {value.name: value for op in found.root.walk() for value in op.results}
+    known = {values["x"].op.operands[0]: 5, values["l"]: 9}  # type: ignore[union-attr]
+    assert number_of(values["x"], known.get) == 7
+    assert number_of(values["l"], known.get) == 9
+    assert number_of(values["x"], {values["x"]: 0}.get) == 0
+
+
+# Names of values
+
+
+def test_values_that_are_computed_alike() -> None:
+    found = made("""
+        %a = tile.load %N[%c3] : int32
+        %b = tile.load %N[%c3] : int32
+        %c = tile.load %N[%c2] : int32
+        %d = arith.add %a, %c : int32
+        %e = arith.add %b, %c : int32
+        %f = arith.sub %b, %c : int32
+        tile.store %d, %v
+        %g = tile.load %v : int32
+        %h = tile.load %v : int32""")
+    value = {each.name: each for op in found.root.walk() for each in op.results}
+    buffer = value["a"].op.operands[0]  # type: ignore[union-attr]
+    keys, changed = Keys(set()), Keys({buffer})
+    for one, other in ("ab", "de", "gh", "dg"):
+        assert keys.of(value[one]) == keys.of(value[other])
+    for one, other in ("ac", "df", "ad"):
+        assert keys.of(value[one]) != keys.of(value[other])
+    assert changed.of(value["a"]) is value["a"] and changed.of(value["a"]) != changed.of(value["b"])
+    assert changed.of(value["d"]) != changed.of(value["e"])
+    assert resolved(value["g"]) is value["d"] and resolved(value["a"]) is value["a"]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_known"),
+    [
+        ("tile.store %c7, %v\n%g = tile.load %v : int32", True),
+        ("tile.store %c5, %v\ntile.store %c7, %v\n%g = tile.load %v : int32", True),
+        ("tile.store %c7, %v\n" + loop("%n", "%g = tile.load %v : int32"), True),
+        ("%g = tile.load %v : int32\ntile.store %c7, %v", False),
+        ("%g = tile.load %v : int32", False),
+        (branch("%p", "tile.store %c7, %v") + "%g = tile.load %v : int32", False),
+        ("tile.store %c7, %v\n" + branch("%p", "tile.store %c5, %v") + "%g = tile.load %v : int32", False),
+        ("tile.store %c7, %v\n" + loop("%n", "%g = tile.load %v : int32\ntile.store %c5, %v"), False),
+        ("tile.store %c7, %N[%c0]\n%g = tile.load %N[%c0] : int32", False),
+    ],
+)
+def test_what_a_variable_was_given_last(body: str, is_known: bool) -> None:
+    found = made(body)
+    value = next(each for op in found.root.walk() for each in op.results if each.name == "g")
+    assert constant_of(resolved(value)) == (7 if is_known else None)

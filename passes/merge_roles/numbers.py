@@ -32,7 +32,7 @@ def number_of(value: Value, known: Callable[[Value], Number | None]) -> Number |
 
 
 def _computed(op: Any, numbers: list[Any]) -> Number | None:
-    dtype = op.results[0].dtype
+    dtype = op.result.dtype
     try:
         if isinstance(op, arith.CmpOp):
             return bool(arith.PREDICATES[op.predicate](*numbers))

@@ -671,6 +671,15 @@ def test_a_part_of_a_version_may_be_read() -> None:
     check(versions_ring(INTO, part("%two[%st, %c0]", "%Y[%c0]", 32)), one_by_one(there, back), allocs=VERSIONS)
 
 
+@pytest.mark.parametrize("offsets", [("%c0", "%c32"), ("%c32", "%c0")])
+def test_versions_that_are_written_and_read_in_halves_take_turns(offsets: tuple[str, str]) -> None:
+    there = "\n".join(part(f"%X[{each}]", f"%two[%st, {each}]", 32) for each in offsets)
+    back = "\n".join(part(f"%two[%st, {each}]", f"%Y[{each}]", 32) for each in offsets)
+    text = "\n".join(merged(versions_ring(there, back), allocs=VERSIONS))
+    assert "buffer<2*64*float32" not in text
+    assert "scf.for %c0, %n, %c1 {num_stages = 2} (%k: int32) {" in text
+
+
 def test_versions_with_numbers_become_a_tile_each() -> None:
     there = f"{part('%X[%c0]', '%two[%c0, %c0]')}\n{part('%X[%n]', '%two[%c1, %c0]')}\n"
     back = f"{part('%two[%c0, %c0]', '%Y[%c0]')}\n%g = tile.load %two[%c1, %c2] : float32\ntile.store %g, %Y[%c1]"

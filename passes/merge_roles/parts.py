@@ -195,8 +195,11 @@ def _next_to(one: tile.CopyOp, other: tile.CopyOp) -> int | None:
     if (one.source_axes, one.target_axes) != (other.source_axes, other.target_axes):
         return None
     moved: list[list[int]] = []
-    for a, b in ((one.source_offsets, other.source_offsets), (one.target_offsets, other.target_offsets)):
-        zeros = [LinearForm()] * max(len(a), len(b))
+    for buffer, a, b in (
+        (one.source, one.source_offsets, other.source_offsets),
+        (one.target, one.target_offsets, other.target_offsets),
+    ):
+        zeros = [LinearForm()] * len(tile.buffer_type(buffer).shape)
         forms = [list(map(linear_form, each)) or zeros for each in (a, b)]
         steps = [last.plus(first, -1) for first, last in zip(*forms, strict=True)]
         if not all(step.is_constant for step in steps):

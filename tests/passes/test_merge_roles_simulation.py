@@ -1,0 +1,499 @@
+"""merge-roles: which waits and accesses of roles are refused, where, and what is noted; and orders that are found."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.printer import print_op
+from tiledsl.passes.merge_roles import MergeRoles
+
+PARAMETERS = "X: 16*float32, Y: 16*float32, I: 64*int32, n: int32"
+WHOLE = "{shape = (16,), source_axes = (0,), target_axes = (0,)}"
+SHORT = {
+    r"put (\S+)": rf"tile.copy %X, %\1 {WHOLE}",
+    r"get (\S+)": rf"tile.copy %\1, %Y {WHOLE}",
+    r"start (\S+) (\S+)": rf"thread.async [%\2], [%c0] {{ tile.copy %X, %\1 {WHOLE} }}",
+    r"begin (\S+)": rf"thread.async [], [] {{ tile.copy %X, %\1 {WHOLE} }}",
+    r"arrive (\S+)": r"thread.arrive %\1, %c0",
+    r"wait (\S+) (\S+)": r"thread.wait %\1, %c0, %\2",
+    r"write (\S+) (\S+)": r"tile.store %c1.0, %\1[%\2]",
+    r"read (\S+) (\S+)": r"%v\2 = tile.load %\1[%\2] : float32 ; tile.store %v\2, %Y[%\2]",
+    r"loop (\S+)": r"scf.for %c0, %\1, %c1 (%k: int32) {",
+    r"parity (\S+)": r"%even = arith.floormod %k, %c2 : int32 ; %next = arith.add %k, %c1 : int32 ; "
+    r"%odd = arith.floormod %next, %c2 : int32",
+    r"end": "scf.yield }",
+}
+
+
+def lines(text: str, line: int) -> str:
+    """Statements with short forms, separated by `;`, on lines of their own from `line` on."""
+    made = []
+    for number, each in enumerate(text.split(";"), line):
+        for short, full in SHORT.items():
+            each = re.sub(rf"^\s*{short}\s*$", full, each)
+        for one in each.split(" ; "):
+            place = "" if one.strip().endswith("{") or not one.strip() else f' loc("t" {number} 1 {number} 2)'
+            made.append(one.strip().replace("} }", f"}}{place} }}") + place)
+    return "\n".join(made)
+
+
+def roles(
+    *texts: str, counts: tuple[int, ...] = (32,), name: str = "one", before: str = "", behind: str = ""
+) -> Program:
+    """Warps that each do a text, the first on lines 1, 2, ..., the second on lines 11, ...; lines 91 are of all."""
+    branches = "\n".join(
+        f"""%from{at} = arith.cmp %tx, %c{32 * at} {{predicate = "ge"}} : bool
+        %to{at} = arith.cmp %tx, %c{32 * at + 32} {{predicate = "lt"}} : bool
+        %is{at} = arith.and %from{at}, %to{at} : bool
+        scf.if %is{at} {{ {lines(text, 10 * at + 1)}
+        scf.yield }} {{ scf.yield }}"""
+        for at, text in enumerate(texts)
+    )
+    made = program(
+        f"""
+        %s = tile.alloc : buffer<16*float32, shared>
+        %t = tile.alloc : buffer<16*float32, shared>
+        %one = tile.alloc : buffer<{len(counts)}*uint64, shared>
+        %two = tile.alloc : buffer<1*uint64, shared>
+        tile.parallel {{extents = ({32 * len(texts)},), lockstep = true}} (%tx: int32) {{
+          thread.init_barriers %one {{counts = {counts}}}
+          thread.init_barriers %two {{counts = (32,)}}
+          {lines(before, 81)}
+          {branches}
+          {lines(behind, 91)}
+        }}""",
+        parameters=PARAMETERS,
+        grid=(1,),
+    )
+    kernel = kernel_of(made)
+    kernel.set_attribute("threads", 32 * len(texts))
+    end = kernel.regions[0].last
+    assert end is not None
+    end.erase()
+    return made
+
+
+def merged(made: Program) -> list[str]:
+    MergeRoles().run(made)
+    found = [line.strip() for line in print_op(kernel_of(made)).splitlines()[1:-1]]
+    return [line for line in found if "arith.constant" not in line and "tile.alloc" not in line]
+
+
+def refused(made: Program) -> list[object]:
+    """The message and line of the error, then those of its notes."""
+    with pytest.raises(TileError) as caught:
+        MergeRoles().run(made)
+    error = caught.value
+    assert error.code == "warp-roles"
+    notes = [each if isinstance(each, str) else (each[0], each[1].line) for each in error.notes]
+    return [error.message, error.loc and error.loc.line, *notes]
+
+
+def never(parity: int, barrier: str, arrivals: str, turn: str = "") -> str:
+    return (
+        "this wait is not implied: nothing that comes before it, or that other roles do in the same turn, completes "
+        f"the phase of parity {parity} of {barrier}{turn}; {arrivals} arrivals have come"
+    )
+
+
+def race(who: str, does: str, tile: str, other: str, did: str, turn: str = "") -> str:
+    return f"{who}: this {does} {tile}{turn}, and nothing orders it against what {other} {did} there: a wait is missing"
+
+
+A, B = "threads 0 to 31", "threads 32 to 63"
+HERE = "threads arrive here"
+COUNTS = "T.alloc_barrier takes the number of threads that arrive"
+ONCE = "1 phases were complete then; a wait for the last one has the parity 0"
+OF_THREAD = "%i = tile.load %I[%tx] : int32"
+OF_DATA = "%m = tile.load %I[%c3] : int32;%o = arith.floormod %m, %c2 : int32"
+PRODUCER = "parity k;wait two odd;put s;arrive one;end"
+CONSUMER = "parity k;wait one even;get s;arrive two;end"
+VARIABLE = (
+    "%st = tile.alloc : buffer<int32, local>;tile.store %c0, %st[];loop c4;%p = tile.load %st[] : int32;"
+    "%q = arith.sub %c1, %p : int32;wait two q;put s;arrive one"
+)
+MANY = '%b = arith.cmp %n, %c{} {{predicate = "gt"}} : bool'
+FOURTHS = "%m = arith.floordiv %n, %c4 : int32;loop m"
+BEHIND = "%o = arith.floormod {}, %c2 : int32;%w = arith.sub %c1, %o : int32;wait two w"
+HALF = "{shape = (8,), source_axes = (0,), target_axes = (0,)}"
+IF = "scf.if %is0 {{;{};scf.yield }} {{ scf.yield }}"
+LATE = '%b = arith.cmp %k, %c{} {{predicate = "eq"}} : bool;%e = arith.select %b, %odd, %even : int32;wait one e'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options", "expected"),
+    [
+        # Which barrier, and which phase
+        (
+            f"{OF_THREAD};thread.arrive %one, %i",
+            "wait one c0",
+            {},
+            ["which barrier of one this is, is not told by numbers and the indices of loops", 2],
+        ),
+        (
+            "arrive one",
+            f"{OF_THREAD};wait one i",
+            {},
+            ["the parity of this wait is not told by numbers and the indices of loops", 12],
+        ),
+        (
+            "scf.for %c0, %c2, %c1 (%z: int32) {;put t;end;arrive one",
+            "%st = tile.alloc : buffer<int32, local>;tile.store %c0, %st[];scf.for %c0, %c2, %c1 (%z: int32) {;"
+            "tile.store %z, %st[];end;%p = tile.load %st[] : int32;wait one p",
+            {},
+            ["the parity of this wait is not told by numbers and the indices of loops", 17],
+        ),
+        ("thread.arrive %one, %c1", "wait one c0", {}, ["one[1] is outside of one, which has 1", 1]),
+        ("thread.arrive %one, %c-1", "wait one c0", {}, ["one[-1] is outside of one, which has 1", 1]),
+        (
+            "loop c2;thread.arrive %one, %k;end",
+            "wait one c0",
+            {},
+            ["one[1] is outside of one, which has 1, in turn 1", 2],
+        ),
+        (
+            "arrive one",
+            "%p = arith.add %c1, %c1 : int32;wait one p",
+            {},
+            ["the parity of this wait is 2; it is 0 or 1", 12],
+        ),
+        (
+            "arrive one",
+            "loop c4;%p = arith.mul %k, %c2 : int32;wait one p;end",
+            {},
+            ["the parity of this wait is 2, in turn 1; it is 0 or 1", 13],
+        ),
+        # How many arrive
+        (
+            "arrive one",
+            "wait one c0",
+            {"counts": (16,)},
+            ["32 threads arrive at one, but 16 of the 16 arrivals of its phase are missing", 1, COUNTS],
+        ),
+        (
+            "thread.arrive %one, %c1;thread.arrive %one, %c1",
+            "wait one c0",
+            {"counts": (32, 48)},
+            ["32 threads arrive at one[1], but 16 of the 48 arrivals of its phase are missing", 2, COUNTS],
+        ),
+        (
+            "loop c2;arrive one;end",
+            "wait one c0",
+            {"counts": (48,)},
+            ["32 threads arrive at one, but 16 of the 48 arrivals of its phase are missing, in turn 1", 2, COUNTS],
+        ),
+        ("arrive one", "wait one c0", {"counts": (64,)}, [never(0, "one", "32 of its 64"), 11, (HERE, 1)]),
+        # What nobody completes
+        ("get s", "wait one c0", {}, [never(0, "one", "0 of its 32"), 11, "nobody arrives at one"]),
+        ("arrive one", "wait one c0;wait one c1", {}, [never(1, "one", "0 of its 32"), 12, (HERE, 1), ONCE]),
+        (
+            "arrive one",
+            "loop c3;wait one k;end",
+            {},
+            [never(1, "one", "0 of its 32", " in turn 1"), 12, (HERE, 1), ONCE],
+        ),
+        (
+            "arrive one;arrive one",
+            "wait one c0",
+            {},
+            [
+                never(0, "one", "0 of its 32"),
+                11,
+                (HERE, 1),
+                (HERE, 2),
+                "2 phases were complete then; a wait for the last one has the parity 1",
+            ],
+        ),
+        ("wait two c0;arrive one", "wait one c0;arrive two", {}, [never(0, "two", "0 of its 32"), 1, (HERE, 12)]),
+        (
+            "loop c4;parity k;put s;arrive one;end",
+            "loop c4;parity k;wait one odd;get s;end",
+            {},
+            [never(1, "one", "0 of its 32", " in turn 0"), 13, (HERE, 4), ONCE],
+        ),
+        (
+            f"{OF_DATA};thread.arrive %one, %o",
+            f"{OF_DATA.replace('c3', 'c4')};thread.wait %one, %o, %c0",
+            {"counts": (32, 32)},
+            [never(0, "one[...]", "0 of its 32"), 13, (HERE, 3)],
+        ),
+        (
+            f"{VARIABLE};tile.store %c0, %st[];end",
+            f"loop c4;{CONSUMER}",
+            {},
+            [never(1, "two", "0 of its 32", " in turn 1"), 6, (HERE, 15), ONCE],
+        ),
+        (
+            f"{MANY.format(2)};scf.if %b {{;put s;arrive one;scf.yield }} {{ scf.yield }}",
+            f"{MANY.format(1)};scf.if %b {{;wait one c0;get s;scf.yield }} {{ scf.yield }}",
+            {},
+            [never(0, "one", "0 of its 32"), 13, (HERE, 4)],
+        ),
+        (
+            f"{FOURTHS};{PRODUCER};{BEHIND.format('%n')}",
+            f"{FOURTHS};{CONSUMER}",
+            {},
+            [
+                never(0, "two", "0 of its 32"),
+                10,
+                (HERE, 16),
+                "6 phases were complete then; a wait for the last one has the parity 1",
+            ],
+        ),
+        (
+            f"loop c400;{PRODUCER}",
+            f"loop c400;{CONSUMER.replace('wait one even', LATE.format(390))}",
+            {},
+            [
+                never(1, "one", "0 of its 32", " in turn 390"),
+                15,
+                (HERE, 5),
+                "151 phases were complete then; a wait for the last one has the parity 0",
+            ],
+        ),
+        (
+            "arrive two",
+            "wait one c0",
+            {"behind": f"loop c2;write s k;{IF.format('arrive two')};end;{IF.format('arrive one')}"},
+            ["some threads never come here, where all do this together", 92],
+        ),
+        # Phases that may be missed
+        (
+            "loop c4;arrive one;end",
+            "loop c4;parity k;wait one even;end",
+            {},
+            [
+                f"{B} may find one one phase ahead, and wait for ever: nothing keeps the next phase from being "
+                "complete before this wait, in turn 1",
+                13,
+                ("the last arrival of the next phase", 2),
+            ],
+        ),
+        (
+            "arrive one;arrive one",
+            "wait one c1",
+            {},
+            [
+                f"this wait may be let through by an earlier phase of one: nothing tells {B} that phase 0 is over",
+                11,
+                "wait for each phase, or for what who arrived has waited for",
+            ],
+        ),
+        # Accesses
+        (
+            "put s;arrive one",
+            "put s;wait one c0",
+            {},
+            [race(B, "writes", "s", A, "write"), 11, (f"{A}: this wrote s", 1)],
+        ),
+        (
+            "put s;arrive one;put s",
+            "wait one c0;get s",
+            {},
+            [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 3)],
+        ),
+        (
+            "start s one;arrive one;get s",
+            "wait one c0",
+            {},
+            [race(A, "reads", "s", A, "write"), 3, (f"{A}: this wrote s", 1)],
+        ),
+        (
+            "begin s;arrive one",
+            "wait one c0;get s",
+            {},
+            [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 1)],
+        ),
+        (
+            "tile.fill %c1.0, %s;arrive one;tile.fill %c0.0, %s",
+            "wait one c0;get s",
+            {},
+            [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 3)],
+        ),
+        (
+            "put s;arrive one;put t;put t",
+            "wait one c0;get s;get t",
+            {},
+            [race(B, "reads", "t", A, "write"), 13, (f"{A}: this wrote t", 4)],
+        ),
+        (
+            f"loop c3;{PRODUCER}",
+            "loop c3;parity k;wait one even;arrive two;get s;end",
+            {},
+            [race(A, "writes", "s", B, "read", ", in turn 1"), 4, (f"{B}: this read s", 15)],
+        ),
+        (
+            f"loop n;{PRODUCER};put s",
+            f"loop n;{CONSUMER}",
+            {},
+            [race(A, "writes", "s", B, "read"), 7, (f"{B}: this read s", 14)],
+        ),
+        (
+            "write s c1;arrive one;write s c2",
+            "wait one c0;read s c1;read s c2",
+            {},
+            [race(B, "reads", "s", A, "write"), 13, (f"{A}: this wrote s", 3)],
+        ),
+        (
+            "write s c1;arrive one;write s c2",
+            "wait one c0;read s n",
+            {},
+            [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 3)],
+        ),
+        (
+            f"tile.copy %X, %s[%c0] {HALF};arrive one;tile.copy %X, %s[%c8] {HALF};arrive two",
+            f"wait one c0;tile.copy %s[%c0], %Y {HALF.replace('8', '9')};wait two c0;tile.copy %s[%c8], %Y {HALF}",
+            {},
+            [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 3)],
+        ),
+    ],
+)
+def test_refused(first: str, second: str, options: Any, expected: list[object]) -> None:
+    """The mistake, its line, and what is noted."""
+    assert refused(roles(first, second, **options)) == expected
+
+
+COPY = f"tile.copy %X, %s {WHOLE}"
+BACK = f"tile.copy %s, %Y {WHOLE}"
+OFFSET = f"{OF_THREAD};%l = arith.floormod %i, %c8 : int32;%h = arith.add %l, %c8 : int32"
+QUESTION = f"{MANY.format(2)}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options", "expected"),
+    [
+        ("put s;arrive one", "wait one c0;get s;put s", {}, [COPY, BACK, COPY]),
+        ("get s;arrive one", "wait one c0", {}, [BACK]),
+        ("start s one;arrive one;wait one c0;get s", "wait one c0;get s", {}, [COPY, BACK, BACK]),
+        ("begin s;thread.arrive %one, %c0 {copies = true}", "wait one c0;get s", {}, [COPY, BACK]),
+        ("put s;arrive one", "wait one c0", {"before": "put s", "behind": "get s"}, [COPY, COPY, BACK]),
+        ("put s;arrive one", "wait one c0", {"behind": "put s"}, [COPY, COPY]),
+        (
+            "write s c1;arrive one;write s c2",
+            "wait one c0;read s c1",
+            {},
+            [
+                *(f"tile.store %c1p0, %s[%c{at}]" for at in (1, 2)),
+                "%vc1 = tile.load %s[%c1] : float32",
+                "tile.store %vc1, %Y[%c1]",
+            ],
+        ),
+        (
+            f"tile.copy %X, %s[%c0] {HALF};arrive one;tile.copy %X, %s[%c8] {HALF};arrive two",
+            f"wait one c0;tile.copy %s[%c0], %Y {HALF};wait two c0;tile.copy %s[%c8], %Y {HALF}",
+            {},
+            [
+                *(f"tile.copy %X, %s[%c{at}] {HALF}" for at in (0, 8)),
+                *(f"tile.copy %s[%c{at}], %Y {HALF}" for at in (0, 8)),
+            ],
+        ),
+        *(
+            (
+                f"loop {turns};{PRODUCER}",
+                f"loop {turns};{CONSUMER}",
+                {},
+                [f"scf.for %c0, %{turns}, %c1 (%k: int32) {{", COPY, BACK, "scf.yield", "}"],
+            )
+            for turns in ("c4", "n", "c400")
+        ),
+        (
+            f"{FOURTHS};{PRODUCER};{BEHIND.format('%m')};put s",
+            f"{FOURTHS};{CONSUMER}",
+            {},
+            [
+                "%m = arith.floordiv %n, %c4 : int32",
+                "scf.for %c0, %m, %c1 (%k: int32) {",
+                COPY,
+                BACK,
+                "scf.yield",
+                "}",
+                COPY,
+            ],
+        ),
+        (
+            f'{VARIABLE};%b = arith.cmp %k, %c0 {{predicate = "ge"}} : bool;scf.if %b {{;tile.store %q, %st[];'
+            "scf.yield } {;tile.store %c1, %st[];scf.yield };end",
+            f"loop c4;{CONSUMER}",
+            {},
+            [
+                "tile.store %c0, %st",
+                "scf.for %c0, %c4, %c1 (%k: int32) {",
+                "%p = tile.load %st : int32",
+                "%q = arith.sub %c1, %p : int32",
+                COPY,
+                '%b = arith.cmp %k, %c0 {predicate = "ge"} : bool',
+                *["scf.if %b {", "tile.store %q, %st", "scf.yield", "} {", "tile.store %c1, %st", "scf.yield", "}"],
+                *[BACK, "scf.yield", "}"],
+            ],
+        ),
+        (
+            f"{QUESTION};scf.if %b {{;put s;arrive one;scf.yield }} {{ scf.yield }}",
+            f"{QUESTION};scf.if %b {{;wait one c0;get s;scf.yield }} {{ scf.yield }}",
+            {},
+            [QUESTION, "scf.if %b {", COPY, BACK, "scf.yield", "} {", "scf.yield", "}"],
+        ),
+        (
+            f"{OF_DATA};thread.arrive %one, %o",
+            f"{OF_DATA};thread.wait %one, %o, %c0",
+            {"counts": (32, 32)},
+            ["%m = tile.load %I[%c3] : int32", "%m_1 = tile.load %I[%c3] : int32"],
+        ),
+        (
+            f"{OFFSET};write s c7;arrive one;write s h",
+            "wait one c0;read s c7",
+            {},
+            [
+                "tile.parallel {extents = (32,), lockstep = true} (%tx: int32) {",
+                *[line.strip() for line in OFFSET.split(";")],
+                "tile.store %c1p0, %s[%c7]",
+                "tile.store %c1p0, %s[%h]",
+                "%vc7 = tile.load %s[%c7] : float32",
+                "tile.store %vc7, %Y[%c7]",
+                "}",
+            ],
+        ),
+    ],
+)
+def test_orders(first: str, second: str, options: Any, expected: list[str]) -> None:
+    """What is ordered by the barriers comes in that order, and accesses to other places do not count."""
+    made = roles(first, second, **options)
+    assert merged(made) == expected
+    assert kernel_of(made).attributes["remarks"] == ()
+
+
+@pytest.mark.parametrize("at", [8, 15])
+def test_an_unknown_place_is_anywhere_in_its_range(at: int) -> None:
+    texts = (f"{OFFSET};write s c{at};arrive one;write s h", f"wait one c0;read s c{at}")
+    assert refused(roles(*texts)) == [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 6)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "read", "write"),
+    [("put s;arrive one", "get s", 11, 1), ("put s;arrive one;put t", "wait one c0;get s;get t", 13, 3)],
+)
+def test_a_read_comes_after_the_only_write_and_that_is_said(first: str, second: str, read: int, write: int) -> None:
+    made = roles(first, second)
+    merged(made)
+    assert kernel_of(made).attributes["remarks"] == (
+        f"merge-roles: nothing orders the read at t:{read}:1 after the write at t:{write}:1, which is the only one; "
+        "it comes after it",
+    )
+
+
+@pytest.mark.parametrize("counts", [(64,), (32,)])
+def test_three_roles(counts: tuple[int, ...]) -> None:
+    """Two write, and the third waits for both: at a barrier of both, or at one of each."""
+    both = counts == (64,)
+    texts = ("put s;arrive one", "put t;arrive one" if both else "put t;arrive two")
+    waits = "wait one c0" if both else "wait one c0;wait two c0"
+    found = merged(roles(*texts, f"{waits};get s;get t", counts=counts))
+    assert found == [COPY, COPY.replace("%s", "%t"), BACK, BACK.replace("%s", "%t")]
+    third = roles(*texts, "wait one c0;get s;get t;put t", "put s", counts=counts)
+    late = race("threads 96 to 127", "writes", "s", "threads 64 to 95", "read")
+    assert refused(third) == [late, 31, ("threads 64 to 95: this read s", 22)]

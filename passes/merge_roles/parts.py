@@ -200,7 +200,7 @@ def _next_to(one: tile.CopyOp, other: tile.CopyOp) -> int | None:
         (one.target, one.target_offsets, other.target_offsets),
     ):
         zeros = [LinearForm()] * len(tile.buffer_type(buffer).shape)
-        forms = [list(map(linear_form, each)) or zeros for each in (a, b)]
+        forms = [[linear_form(offset, through_names=True) for offset in each] or zeros for each in (a, b)]
         steps = [last.plus(first, -1) for first, last in zip(*forms, strict=True)]
         if not all(step.is_constant for step in steps):
             return None

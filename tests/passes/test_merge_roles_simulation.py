@@ -494,6 +494,6 @@ def test_three_roles(counts: tuple[int, ...]) -> None:
     waits = "wait one c0" if both else "wait one c0;wait two c0"
     found = merged(roles(*texts, f"{waits};get s;get t", counts=counts))
     assert found == [COPY, COPY.replace("%s", "%t"), BACK, BACK.replace("%s", "%t")]
-    third = roles(*texts, "wait one c0;get s;get t;put t", "put s", counts=counts)
-    late = race("threads 96 to 127", "writes", "s", "threads 64 to 95", "read")
-    assert refused(third) == [late, 31, ("threads 64 to 95: this read s", 22)]
+    written = roles(*texts, f"{waits};get s;get t", "put s", counts=counts)
+    expected = race("threads 96 to 127", "writes", "s", A, "write")
+    assert refused(written) == [expected, 31, (f"{A}: this wrote s", 1)]

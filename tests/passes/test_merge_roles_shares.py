@@ -1,0 +1,570 @@
+"""merge-roles: what threads copy each for themselves, parts of tiles, and last turns behind a loop; exact IR."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.passes.ir_cases import body_lines, kernel_of, program
+from tiledsl.dialects import tile
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.printer import print_op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.merge_roles.parts import divide_tiles
+from tiledsl.passes.merge_roles.roles import Threads
+from tiledsl.passes.merge_roles.shares import dissolve, fill_together
+from tiledsl.passes.merge_roles.turns import take_last_turns
+
+KINDS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "floormod"}
+COMPARED = {"<": "lt", ">": "gt", "==": "eq", "!=": "ne", ">=": "ge"}
+
+
+def spelled(text: str) -> str:
+    """Statements `%x = %a + 3`, `%b = %a < 3`, one a line or separated by `;`, as IR."""
+    made = []
+    for line in map(str.strip, re.split(r"[;\n]", text)):
+        found = re.fullmatch(r"(%\w+) = (%\w+) ([-+*/%<>=!]+) (%?\w+)", line)
+        if found:
+            name, lhs, kind, rhs = found.groups()
+            rhs = rhs if rhs.startswith("%") else f"%c{rhs}"
+            if kind in KINDS:
+                line = f"{name} = arith.{KINDS[kind]} {lhs}, {rhs} : int32"
+            else:
+                line = f'{name} = arith.cmp {lhs}, {rhs} {{predicate = "{COMPARED[kind]}"}} : bool'
+        made.append(line)
+    return "\n".join(made)
+
+
+def whole(body: str, parameters: str) -> Program:
+    made = program(spelled(body), parameters=parameters, grid=(1,))
+    end = kernel_of(made).regions[0].last
+    assert end is not None
+    end.erase()
+    return made
+
+
+def lines_of(made: Program) -> list[str]:
+    """The lines of the kernel but for constants, which are named by their value."""
+    verify(made.root)
+    body_lines(made)  # names constants
+    found = [line.strip() for line in print_op(kernel_of(made)).splitlines()[1:-1]]
+    return [re.sub(r"%(c\w+?)_\d+\b", r"%\1", line) for line in found if "= arith.constant" not in line]
+
+
+def allocated(lines: list[str]) -> tuple[list[str], list[str]]:
+    """The tiles with their sizes, and the other lines."""
+    tiles = [line.replace(" = tile.alloc", "") for line in lines if "tile.alloc" in line]
+    return tiles, [line for line in lines if "tile.alloc" not in line]
+
+
+# Shares of threads
+
+
+def filled(body: str, threads: int = 32) -> list[str]:
+    """What the pass makes of the body of a T.Parallel over threads %t; tiles r and s, and an array x of each thread."""
+    made = whole(
+        f"""%s = tile.alloc : buffer<16*32*float32, shared>
+        %r = tile.alloc : buffer<32*float32, shared>
+        tile.parallel {{extents = ({threads},), lockstep = true}} (%t: int32) {{
+        %x = tile.alloc : buffer<int32, local>
+        {body}
+        }}""",
+        "X: 64*32*float32, I: 64*int32, V: 512*float32, n: int32",
+    )
+    (op,) = [each for each in of_kinds(kernel_of(made).walk(), tile.ParallelOp) if each.lockstep]
+    fill_together(op)
+    dissolve(op)
+    return allocated(lines_of(made))[1]
+
+
+def around(*lines: str, threads: int = 32) -> list[str]:
+    return [f"tile.parallel {{extents = ({threads},), lockstep = true}} (%t: int32) {{", *lines, "}"]
+
+
+def over(extents: str, text: str) -> list[str]:
+    """A T.Parallel with these lines."""
+    names = ", ".join(f"%{name}: int32" for name, _ in zip("ij", extents.split(","), strict=False))
+    extents = f"({extents})" if "," in extents else f"({extents},)"
+    return [f"tile.parallel {{extents = {extents}}} ({names}) {{", *spelled(text).split("\n"), "}"]
+
+
+LOAD = "%v = tile.load %V[%t] : float32"
+PUT = f"{LOAD};tile.store %v, %r[%t]"
+ROW = f"{LOAD};tile.store %v, %s[%k, %t]"
+TURNS = "scf.for %c0, %c4, %c1 (%k: int32) {"
+END = "scf.yield;}"
+ITEM = "%0 = %i % 32;%v = tile.load %V[%0] : float32;tile.store %v, %r[%i]"
+VARIABLE = (
+    "%a = tile.load %I[%k] : int32;tile.store %a, %x[];%b = tile.load %x[] : int32;%v = tile.load %V[%b] : float32"
+)
+
+
+def branch(text: str, condition: str = "%b") -> str:
+    return f"scf.if {condition} {{;{text};scf.yield;}} {{;scf.yield;}}"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # Rows of 4 threads, of which each has 8 columns
+        (
+            "%i = %t // 4;%j = %t % 4;%c = %j * 8;scf.for %c0, %c8, %c1 (%e: int32) {;%a = %c + %e;"
+            f"%v = tile.load %X[%i, %a] : float32;tile.store %v, %s[%i, %a];{END}",
+            ("8, 32", "%0 = %i % 8;%1 = %c0 + %j;%v = tile.load %X[%0, %1] : float32;tile.store %v, %s[%i, %j]"),
+        ),
+        (
+            f"{TURNS};{ROW};{END}",
+            ("4, 32", "%0 = %j % 32;%v = tile.load %V[%0] : float32;tile.store %v, %s[%i, %j]"),
+        ),
+        # A sum that counts as the row does is the row, with what else it has
+        (
+            "scf.for %c0, %c2, %c1 (%k: int32) {;%a = %k * 8;%b = %t // 4;%i = %a + %b;%j = %t % 4;%w = %n + %a;"
+            f"%y = %w + %b;%v = tile.load %X[%y, %j] : float32;tile.store %v, %s[%i, %j];{END}",
+            (
+                "16, 4",
+                "%0 = %c0 + %n;%1 = %0 + %i;%2 = %j % 4;%v = tile.load %X[%1, %2] : float32;tile.store %v, %s[%i, %j]",
+            ),
+        ),
+        # A variable has what was stored in it just before
+        (
+            f"{TURNS};{VARIABLE};tile.store %v, %s[%k, %t];{END}",
+            (
+                "4, 32",
+                "%0 = %i % 4;%a = tile.load %I[%0] : int32;%v = tile.load %V[%a] : float32;tile.store %v, %s[%i, %j]",
+            ),
+        ),
+        (f"%b = %n < 8;{branch(PUT)}", ("32", branch(ITEM))),
+    ],
+)
+def test_shares_of_threads_become_a_loop_over_the_tile(body: str, expected: tuple[str, str]) -> None:
+    found = filled(body)
+    assert [line for line in found if not re.fullmatch("%b = .*n, %c8 .*", line)] == over(*expected)
+
+
+def test_conditions_and_other_loads_are_said_by_the_place() -> None:
+    """What each thread loads for itself stays, as it may be used elsewhere."""
+    for body, kept, expected in (
+        (PUT, [LOAD], ("32", ITEM)),
+        (
+            f"%b = %t < 8;{LOAD};{branch('tile.store %v, %r[%t]')}",
+            [LOAD],
+            ("32", "%0 = %i % 32;%b = %0 < 8;" + branch(ITEM.partition(";")[2])),
+        ),
+        (
+            f"%b = %t < 8;{LOAD};scf.if %b {{;scf.yield;}} {{;tile.store %v, %r[%t];scf.yield;}}",
+            [LOAD],
+            ("32", "%0 = %i % 32;%b = %0 < 8;%1 = arith.not %b : bool;" + branch(ITEM.partition(";")[2], "%1")),
+        ),
+        (ROW.replace("%k", "%n"), [LOAD], ("32", ITEM.replace("%r[", "%s[%n, "))),
+        (ROW.replace("%k", "%c3"), [LOAD], ("32", ITEM.replace("%r[", "%s[%c3, "))),
+        (
+            "%q = %t * 4;%h = %q + 3;%z = %h + %n;%v = tile.load %V[%z] : float32;tile.store %v, %r[%t]",
+            spelled("%q = %t * 4;%h = %q + 3;%z = %h + %n;%v = tile.load %V[%z] : float32").split("\n"),
+            (
+                "32",
+                "%0 = %i % 32;%q = %0 * 4;%h = %q + 3;%z = %h + %n;"
+                "%v = tile.load %V[%z] : float32;tile.store %v, %r[%i]",
+            ),
+        ),
+        (
+            "%q = %t // 8;%o = %q * 64;%p = %t % 8;%y = %o + %p;%v = tile.load %V[%y] : float32;tile.store %v, %r[%t]",
+            spelled("%q = %t // 8;%o = %q * 64;%p = %t % 8;%y = %o + %p;%v = tile.load %V[%y] : float32").split("\n"),
+            (
+                "32",
+                "%0 = %i // 8;%1 = %0 % 4;%o = %1 * 64;%2 = %i % 8;%y = %o + %2;"
+                "%v = tile.load %V[%y] : float32;tile.store %v, %r[%i]",
+            ),
+        ),
+        (
+            "%h = %t // 2;%v = tile.load %V[%h] : float32;tile.store %v, %r[%h]",
+            spelled("%h = %t // 2;%v = tile.load %V[%h] : float32").split("\n"),
+            ("16", "%0 = %i % 16;%v = tile.load %V[%0] : float32;tile.store %v, %r[%i]"),
+        ),
+    ):
+        found = [re.sub(r"%([a-z])_1\b", r"%\1", line) for line in filled(body)]
+        assert found == around(*kept, *over(*expected)), body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"%h = %t + 1;{LOAD};tile.store %v, %r[%h]",  # not from the first element on
+        f"%h = %t * 2;{LOAD};tile.store %v, %r[%h]",  # with holes
+        "%j = arith.xor %t, %c1 : int32;%v = tile.load %V[%j] : float32;tile.store %v, %r[%j]",  # no sum of digits
+        f"%h = %t // 2;{LOAD};tile.store %v, %r[%h]",  # two threads write different values
+        f"{LOAD};tile.store %v, %s[%t, %t]",  # a diagonal
+        f"%h = %t // %n;{LOAD};tile.store %v, %s[%h, %t]",  # which is not known
+        f"{LOAD};tile.store %v, %X[%c0, %t]",  # not a tile
+        f"{TURNS};{VARIABLE};tile.store %v, %s[%k, %t];{END};%z = tile.load %x[] : int32;tile.store %z, %x[]",
+        "tile.store %t, %x[];%b = tile.load %x[] : int32;%v = tile.load %V[%b] : float32;tile.store %v, %r[%t]",
+        f"{TURNS};%b = tile.load %x[] : int32;tile.store %k, %x[];%v = tile.load %V[%b] : float32;"
+        f"tile.store %v, %s[%k, %t];{END}",  # what the turn before has stored
+        f"{LOAD};tile.store %v, %r[%n];thread.barrier",
+    ],
+)
+def test_shares_that_stay(body: str) -> None:
+    assert filled(body) == around(*spelled(body).replace("[]", "").split("\n"))
+
+
+def test_threads_of_which_a_number_is_no_power_of_two() -> None:
+    body = f"%i = %t // 12;%j = %t % 12;{LOAD};tile.store %v, %s[%i, %j]"
+    assert filled(body, threads=24) == around(*spelled(body).split("\n"), threads=24)
+    assert filled(PUT, threads=24) == around(
+        LOAD, *over("24", ITEM.replace("% 32", "% 24").replace("%v", "%v_1")), threads=24
+    )
+
+
+@pytest.mark.parametrize("bounds", ["%c0, %n, %c1", "%c1, %c2, %c1", "%c0, %c4, %c2", "%c0, %c0, %c1"])
+def test_a_loop_that_is_not_counted_from_0_on_stays_around_its_row(bounds: str) -> None:
+    head = f"scf.for {bounds} (%k: int32) {{"
+    row = ITEM.replace("%r[", "%s[%k, ").replace("%v", "%v_1")
+    assert filled(f"{head};{ROW};{END}") == around(head, LOAD, *over("32", row), "scf.yield", "}")
+
+
+def test_what_does_not_differ_from_thread_to_thread_is_done_once() -> None:
+    once = "%v = tile.load %V[%n] : float32;tile.store %v, %r[%n]"
+    assert filled(f"%q = %t * 4;%p = %q + 1;{once}") == once.split(";")
+
+
+# Parts of tiles
+
+
+def copy(source: str, target: str, shape: tuple[int, int], more: str = "") -> str:
+    return f"tile.copy {source}, {target} {{shape = {shape}, source_axes = (0, 1), target_axes = (0, 1){more}}}"
+
+
+def columns(at: int, to: int, of: str = "%s") -> str:
+    """A copy of columns of a tile to Y."""
+    return copy(f"{of}[%c0, %c{at}]", f"%Y[%c0, %c{at}]", (32, to - at))
+
+
+def rows(at: int, to: int) -> str:
+    return copy(f"%s[%c{at}, %c0]", f"%Y[%c{at}, %c0]", (to - at, 64))
+
+
+def divided(*statements: str, tiles: str = "s: 32*64*float16, p: 32*32*float16") -> tuple[list[str], list[str]]:
+    heads = [
+        f"%{name} = tile.alloc : buffer<{type}, {'shared' if 'float16' in type else 'fragment'}>"
+        for name, type in (each.split(": ") for each in tiles.split(", "))
+    ]
+    made = whole(";".join([*heads, *statements]), "X: 64*64*float16, Y: 64*64*float16, n: int32")
+    divide_tiles(kernel_of(made))
+    sizes, found = allocated(lines_of(made))
+    return [re.sub(r"%(\w+) : buffer<(.*)\*float\d+, .*", r"\1 \2", each) for each in sizes], found
+
+
+IN = copy("%X[%c0, %c0]", "%s[%c0, %c0]", (32, 64))
+
+
+def test_parts_of_columns_and_rows_become_tiles() -> None:
+    """Parts of different sizes, too; what writes all writes each, at the place where it starts."""
+    sizes, found = divided(copy("%X[%n, %c4]", "%s[%c0, %c0]", (32, 64)), columns(0, 24), columns(24, 64))
+    assert sizes == ["s 32*24", "s_1 32*40", "p 32*32"]
+    assert found == [
+        copy("%X[%n, %c4]", "%s[%c0, %c0]", (32, 24)),
+        "%0 = arith.add %c4, %c24 : int32",
+        copy("%X[%n, %0]", "%s_1[%c0, %c0]", (32, 40)),
+        copy("%s[%c0, %c0]", "%Y[%c0, %c0]", (32, 24)),
+        copy("%s_1[%c0, %c0]", "%Y[%c0, %c24]", (32, 40)),
+    ]
+    sizes, found = divided(copy("%X", "%s", (32, 64)), rows(8, 32), rows(0, 8))
+    assert sizes == ["s 8*64", "s_1 24*64", "p 32*32"]
+    assert found == [
+        copy("%X[%c0, %c0]", "%s", (8, 64)),
+        "%0 = arith.add %c0, %c8 : int32",
+        copy("%X[%0, %c0]", "%s_1", (24, 64)),
+        copy("%s_1[%c0, %c0]", "%Y[%c8, %c0]", (24, 64)),
+        copy("%s[%c0, %c0]", "%Y[%c0, %c0]", (8, 64)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [columns(0, 32)],  # one part
+        [columns(0, 32), columns(32, 48)],  # not all
+        [columns(16, 32), columns(32, 64)],
+        [columns(0, 32), columns(16, 64)],  # parts that overlap
+        [columns(0, 24), columns(32, 64)],  # and with a hole
+        [columns(0, 32), columns(32, 64), copy("%s", "%Y", (32, 64))],  # all is read
+        [columns(0, 32), columns(32, 64).replace("%s[%c0, %c32]", "%s[%c0, %n]")],  # a place that is not known
+        [columns(0, 32), columns(32, 64), "%v = tile.load %s[%n, %n] : float16;tile.store %v, %Y[%n, %n]"],
+        [columns(0, 32), columns(32, 64), copy("%s[%c0, %c0]", "%s[%c0, %c32]", (32, 32))],  # within the tile
+        [copy("%s[%c0, %c0]", "%Y[%c0, %c0]", (16, 32)), copy("%s[%c8, %c24]", "%Y[%c0, %c0]", (24, 40))],
+    ],
+)
+def test_tiles_that_stay_one(statements: list[str]) -> None:
+    sizes, found = divided(IN, *statements)
+    assert sizes == ["s 32*64", "p 32*32"]
+    assert found == [IN, *";".join(statements).split(";")]
+
+
+def stored(extents: str, more: str = "", value: str = "%v = tile.load %X[%i, %j] : float16") -> str:
+    return (
+        f"tile.parallel {{extents = ({extents})}} (%i: int32, %j: int32) {{;%z = %i + %j;{value};tile.store %v, "
+        f"%s[%i, %j]{more};}}"
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("value", ["%v = tile.load %X[%i, %j] : float16", "%v = arith.cast %AXIS : float16"])
+def test_a_loop_that_writes_a_tile_becomes_one_for_each_part(axis: int, value: str) -> None:
+    """In which what is computed of the index counts on."""
+    size, index = (32, "i") if axis == 0 else (64, "j")
+    value = value.replace("AXIS", index)
+    reads = [rows(0, 16), rows(16, 32)] if axis == 0 else [columns(0, 32), columns(32, 64)]
+    sizes, found = divided(stored("32, 64", value=value), *reads)
+    half = size // 2
+    part = "16, 64" if axis == 0 else "32, 32"
+    first = spelled(stored(part, value=value)).split("\n")
+    second = re.sub(r"%([ij])", r"%\1_1", stored(part, value=value)).replace("%v", "%v_1").replace("%z", "%z_1")
+    head, z, value, store, end = spelled(second).replace("%s[", "%s_1[").split("\n")
+    moved = [line.replace(f"%{index}_1", "%0") for line in (z, value)]
+    assert sizes == [*(["s 16*64", "s_1 16*64"] if axis == 0 else ["s 32*32", "s_1 32*32"]), "p 32*32"]
+    assert found[:10] == [*first, head, f"%0 = arith.add %{index}_1, %c{half} : int32", *moved, store]
+    assert found[10] == end
+
+
+@pytest.mark.parametrize("loop", [stored("32, 60"), stored("32, 64", ";tile.store %v, %Y[%i, %j]")])
+def test_a_loop_that_writes_a_part_or_more_divides_no_tile(loop: str) -> None:
+    sizes, found = divided(loop, columns(0, 32), columns(32, 64))
+    assert sizes == ["s 32*64", "p 32*32"]
+    assert found == [*spelled(loop).split("\n"), columns(0, 32), columns(32, 64)]
+
+
+LEFT = copy("%X[%c0, %c0]", "%s[%c0, %c0]", (32, 32))
+RIGHT = copy("%X[%c0, %c32]", "%s[%c0, %c32]", (32, 32))
+READ = copy("%s[%c0, %c0]", "%Z[%c0, %c0]", (32, 64))  # so that the tile is not divided
+OWN = copy("%s[%c0, %c0]", "%p[%c0, %c0]", (32, 32))
+
+
+@pytest.mark.parametrize(
+    ("second", "between", "joined"),
+    [
+        (RIGHT, None, True),
+        (RIGHT, OWN, True),  # of what the first one has filled
+        (RIGHT, "%m = %n + 16", True),
+        (RIGHT, OWN.replace("%s[%c0, %c0]", "%s[%c0, %c16]"), False),  # more
+        (RIGHT, OWN.replace("%s[%c0, %c0]", "%s[%c0, %n]"), False),  # not known
+        (RIGHT, copy("%p[%c0, %c0]", "%X[%c0, %c0]", (32, 32)), False),  # something else is written
+        (RIGHT, "%h = tile.load %s[%n, %n] : float16", False),
+        (RIGHT.replace("%X[%c0, %c32]", "%X[%c0, %c40]"), None, False),
+        (RIGHT.replace("%X[%c0, %c32]", "%X[%c1, %c32]"), None, False),
+        (RIGHT.replace("%X[%c0, %c32]", "%X[%c0, %n]"), None, False),
+        (RIGHT.replace("%s[%c0, %c32]", "%s[%c0, %c31]"), None, False),
+        (RIGHT.replace("%X", "%Y"), None, False),
+        (RIGHT.replace("(32, 32)", "(31, 32)"), None, False),
+        (RIGHT.replace("}", ', eviction = "evict_first"}'), None, False),
+        (copy("%X", "%s", (32, 64)), None, False),
+    ],
+)
+def test_copies_of_neighbouring_parts_become_one(second: str, between: str | None, joined: bool) -> None:
+    whole_read = copy("%s", "%Y", (32, 64))
+    middle = [between] if between is not None else []
+    _, found = divided(LEFT, *middle, second, whole_read)
+    expected = [LEFT.replace("(32, 32)", "(32, 64)"), *middle] if joined else [LEFT, *middle, second]
+    assert found == [*spelled(";".join(expected)).split("\n"), whole_read]
+
+
+def test_rows_with_a_number_that_is_not_known_go_on() -> None:
+    first, second = copy("%X[%n, %c0]", "%s", (16, 64)), copy("%X[%m, %c0]", "%s[%c16, %c0]", (16, 64))
+    whole_read = copy("%s", "%Y", (32, 64))
+    _, found = divided(first, "%m = %n + 16", second, whole_read)
+    assert found == [copy("%X[%n, %c0]", "%s", (32, 64)), "%m = arith.add %n, %c16 : int32", whole_read]
+
+
+# Products of parts along K
+
+
+def products(
+    trans_a: bool,
+    trans_b: bool,
+    *,
+    a: tuple[int, int] = (0, 32),
+    b: tuple[int, int] = (0, 32),
+    target: str = "%c",
+    between: str = "",
+    more: str = "",
+) -> list[str]:
+    """Two products of halves of s and u along K, into c and the target; then u and s are not divided."""
+    made = [copy("%X", "%s", (64, 32) if trans_a else (32, 64)), copy("%Y", "%u", (48, 64) if trans_b else (64, 48))]
+    flags = [name for name, holds in (("trans_a = true", trans_a), ("trans_b = true", trans_b)) if holds]
+    for number in (0, 1):
+        at = f"%c{a[number]}, %c0" if trans_a else f"%c0, %c{a[number]}"
+        made.append(copy(f"%s[{at}]", f"%a{number}", (32, 32)))
+        at = f"%c0, %c{b[number]}" if trans_b else f"%c{b[number]}, %c0"
+        made.append(copy(f"%u[{at}]", f"%b{number}", (48, 32) if trans_b else (32, 48)))
+        attributes = ", ".join([*flags, *([more] if number and more else [])])
+        made += [between] if number and between else []
+        made.append(
+            f"tile.gemm %a{number}, %b{number}, {target if number else '%c'}"
+            + (f" {{{attributes}}}" if attributes else "")
+        )
+    return made
+
+
+def tiles_of(trans_a: bool, trans_b: bool) -> str:
+    b = "48*32*float16" if trans_b else "32*48*float16"
+    s, u = "64*32" if trans_a else "32*64", "48*64" if trans_b else "64*48"
+    return (
+        f"s: {s}*float16, u: {u}*float16, c: 32*48*float32, d: 32*48*float32, a0: 32*32*float16, b0: {b}, "
+        f"a1: 32*32*float16, b1: {b}"
+    )
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_products_of_neighbouring_parts_become_one(trans_a: bool, trans_b: bool) -> None:
+    sizes, found = divided(*products(trans_a, trans_b), tiles=tiles_of(trans_a, trans_b))
+    s, u = "64*32" if trans_a else "32*64", "48*64" if trans_b else "64*48"
+    statements = products(trans_a, trans_b)
+    assert sizes == [f"s {s}", f"u {u}", "c 32*48", "d 32*48", f"a0 {s}", f"b0 {u}"]
+    assert found == [
+        *statements[:2],
+        statements[2].replace("(32, 32)", "(64, 32)" if trans_a else "(32, 64)"),
+        statements[3].replace("(48, 32)", "(48, 64)").replace("(32, 48)", "(64, 48)"),
+        statements[4],
+    ]
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"a": (0, 16)},
+        {"b": (0, 16)},
+        {"a": (32, 0), "b": (32, 0)},
+        {"target": "%d"},
+        {"between": "tile.fill %c0.0, %d"},
+        {"more": "clear = true"},
+        {"more": 'precision = "ieee"'},
+    ],
+)
+def test_products_that_stay_two(trans_a: bool, trans_b: bool, change: Any) -> None:
+    sizes, found = divided(*products(trans_a, trans_b, **change), tiles=tiles_of(trans_a, trans_b))
+    assert [each for each in found if each.startswith("tile.gemm")] == [
+        each for each in products(trans_a, trans_b, **change) if each.startswith("tile.gemm")
+    ]
+    b = "48*32" if trans_b else "32*48"
+    assert [each for each in sizes if each[0] in "ab"] == ["a0 32*32", f"b0 {b}", "a1 32*32", f"b1 {b}"]
+
+
+# Last turns
+
+
+def turned(
+    own: str, last: str, other: str, *, bounds: tuple[str, str] = ("%c0", "%c1"), behind: str = "", inner: str = "wait"
+) -> tuple[bool, list[str]]:
+    """One role's loop of %u turns and what it does behind, beside another one's of %w; whether it has changed."""
+    waits = {"wait": "thread.wait %bar, %c0, %c0", "none": "tile.fill %c1.0, %s"}
+    lower, step = bounds
+    made = whole(
+        f"""%s = tile.alloc : buffer<16*float32, shared>
+        %bar = tile.alloc : buffer<1*uint64, shared>
+        tile.parallel {{extents = (64,), lockstep = true}} (%t: int32) {{
+        thread.init_barriers %bar {{counts = (32,)}}
+        %first = %t < 32
+        scf.if %first {{
+        {own}
+        scf.for {lower}, %u, {step} (%k: int32) {{
+        thread.wait %bar, %c0, %k
+        scf.yield
+        }}
+        {behind}
+        {last}
+        scf.if %b {{
+        {waits[inner]}
+        scf.yield
+        }} {{
+        scf.yield
+        }}
+        scf.yield
+        }} {{
+        {other}
+        scf.for %c0, %w, %c1 (%z: int32) {{
+        thread.arrive %bar, %c0
+        scf.yield
+        }}
+        scf.yield
+        }}
+        }}""",
+        "X: 16*float32, n: int32, m: int32",
+    )
+    kernel = kernel_of(made)
+    kernel.set_attribute("threads", 64)
+    (op,) = of_kinds(kernel.walk(), tile.ParallelOp)
+    done = take_last_turns(op.body, Threads(op.body, 64))
+    return done, allocated(lines_of(made))[1]
+
+
+QUOTIENTS = ("%u = %n // 16", "%p = %n + 15;%w = %p // 16")
+
+
+@pytest.mark.parametrize(
+    ("own", "last", "other"),
+    [
+        # n is u, u + 1, or one of both; the condition says which
+        (QUOTIENTS[0], f"{QUOTIENTS[1]};%b = %u < %w".replace("%w", "%v"), QUOTIENTS[1]),
+        (QUOTIENTS[0], f"{QUOTIENTS[1]};%b = %w > %u".replace("%w", "%v"), QUOTIENTS[1]),
+        (QUOTIENTS[0], "%p = %n + 16;%v = %p // 16;%b = %u < %v", "%p = %n + 16;%w = %p // 16"),
+        ("%u = %n - 1", "%v = %u + 1;%b = %u < %v", "%w = %n + 0"),
+        ("%u = %n - 1", "%b = %c0 < %n", "%w = %n + 0"),
+        ("%u = %n - 1", "%b = %n > %c0", "%w = %n + 0"),
+        ("%u = %n + %m", "%y = %m + %n;%v = %y + 1;%b = %u < %v", "%h = %n + 1;%w = %m + %h"),
+    ],
+)
+def test_a_last_turn_goes_back_into_the_loop(own: str, last: str, other: str) -> None:
+    done, found = turned(own, last, other)
+    text = "\n".join(found)
+    assert done
+    loop = re.search(
+        r"scf.for %c0, (%\w+), %c1 \(%k: int32\) \{\n(%\w+) = arith.cmp %k, %u \{predicate = \"lt\"\} : bool\n"
+        r"scf.if (%\w+) \{\nthread.wait %bar, %c0, %k\nscf.yield\n\} \{\nscf.if %b \{\nthread.wait %bar, %c0, %c0\n"
+        r"scf.yield\n\} \{\nscf.yield\n\}\nscf.yield\n\}\nscf.yield\n\}\n",
+        text,
+    )
+    assert loop is not None, text
+    assert loop[2] == loop[3]
+    before = text[: loop.start()]
+    assert spelled(last).split("\n")[-1] in before  # the condition comes before the loop
+    assert f"{loop[1]} = arith." in before  # and so does the number of turns
+
+
+@pytest.mark.parametrize(
+    ("own", "last", "other"),
+    [
+        ("%u = %n // 16", "%p = %n + 17;%v = %p // 16;%b = %u < %v", "%p = %n + 17;%w = %p // 16"),  # or two turns more
+        ("%u = %n // 16", "%p = %n - 1;%v = %p // 16;%b = %u < %v", "%p = %n - 1;%w = %p // 16"),  # or one less
+        ("%u = %n // 16", "%p = %n + 7;%v = %p // 8;%b = %u < %v", "%p = %n + 7;%w = %p // 8"),
+        ("%u = %n // 16", "%p = %m + 15;%v = %p // 16;%b = %u < %v", "%p = %m + 15;%w = %p // 16"),
+        ("%u = %n // 16", "%p = %n + 15;%v = %p // 16;%b = %c0 < %v", "%p = %n + 15;%w = %p // 16"),
+        ("%u = %n // 16", "%p = %n + 15;%v = %p // 16;%b = %u != %v", "%p = %n + 15;%w = %p // 16"),
+        ("%u = %n // 16", "%p = %n + 15;%v = %p // 16;%b = %v < %u", "%p = %n + 15;%w = %p // 16"),
+        ("%u = %n - 2", "%b = %u < %n", "%w = %n + 0"),
+        ("%u = %n + 1", "%b = %u < %n", "%w = %n + 0"),
+        ("%u = %n - 1", "%b = %c1 < %n", "%w = %n + 0"),
+        ("%u = %n - 1", "%b = %m < %n", "%w = %n + 0"),
+        ("%u = %n - 1", "%b = %u < %m", "%w = %n + 0"),
+        ("%u = %n - 1", "%b = %t < %n", "%w = %n + 0"),  # it is not the same for all threads
+        ("%u = %n + 0", "%b = %u < %n", "%w = %n + 0"),  # they have as many turns
+    ],
+)
+def test_what_stands_behind_a_loop_is_no_last_turn(own: str, last: str, other: str) -> None:
+    done, found = turned(own, last, other)
+    assert not done
+    assert "scf.for %c0, %u, %c1 (%k: int32) {\nthread.wait %bar, %c0, %k\nscf.yield\n}\n" in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bounds": ("%c1", "%c1")}, {"bounds": ("%c0", "%c2")}, {"behind": "tile.fill %c1.0, %s"}, {"inner": "none"}],
+)
+def test_loops_and_branches_of_other_forms_have_no_last_turn(change: Any) -> None:
+    """A loop that does not count from 0 on, other work between it and the branch, no wait in that."""
+    texts = ("%u = %n - 1", "%b = %u < %n", "%w = %n + 0")
+    assert turned(*texts)[0]
+    assert not turned(*texts, **change)[0]

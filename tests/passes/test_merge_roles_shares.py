@@ -224,6 +224,29 @@ def test_a_loop_that_is_not_counted_from_0_on_stays_around_its_row(bounds: str) 
     assert filled(f"{head};{ROW};{END}") == around(head, LOAD, *over("32", row), "scf.yield", "}")
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        f"scf.for %c0, %n, %c1 (%e: int32) {{;tile.store %n, %x[];{END}",
+        f"scf.for %c1, %c3, %c1 (%e: int32) {{;tile.store %n, %x[];{END}",
+        "%e = scf.for %c0, %c2, %c1[%n] : int32 (%g: int32, %h: int32) {;scf.yield [%h];}",
+        "%e = scf.if %b : int32 {;scf.yield [%n];} {;scf.yield [%t];}",
+        "thread.barrier",
+        f"scf.if %b {{;thread.barrier;{END} {{;{END}",
+        f"scf.if %b {{;{END} {{;thread.barrier;{END}",
+        f"scf.for %c0, %c2, %c1 (%e: int32) {{;thread.barrier;{END}",
+        "tile.parallel {extents = (2,)} (%e: int32) {;thread.barrier;}",
+    ],
+)
+def test_a_loop_that_does_more_stays_around_its_row(other: str) -> None:
+    """A loop of another form, or of results, a branch with some, and what threads do together."""
+    head = [*spelled("%b = %n < 8").split("\n"), TURNS]
+    row = over("32", ITEM.replace("%r[", "%s[%k, ").replace("%v", "%v_1"))
+    found = filled(f"%b = %n < 8;{TURNS};{ROW};{other};{END}")
+    assert found[1 : 4 + len(row)] == [*head, LOAD, *row]
+    assert filled(f"%b = %n < 8;{TURNS};{ROW};{END}")[1].startswith("tile.parallel {extents = (4, 32)}")
+
+
 def test_what_does_not_differ_from_thread_to_thread_is_done_once() -> None:
     once = "%v = tile.load %V[%n] : float32;tile.store %v, %r[%n]"
     assert filled(f"%q = %t * 4;%p = %q + 1;{once}") == once.split(";")
@@ -427,6 +450,18 @@ def test_products_of_neighbouring_parts_become_one(trans_a: bool, trans_b: bool)
         statements[2].replace("(32, 32)", "(64, 32)" if trans_a else "(32, 64)"),
         statements[3].replace("(48, 32)", "(48, 64)").replace("(32, 48)", "(64, 48)"),
         statements[4],
+    ]
+
+
+def test_a_first_part_may_be_without_offsets() -> None:
+    statements = [re.sub(r"(%[su])\[%c0, %c0\]", r"\1", each) for each in products(False, False)]
+    assert statements[2].startswith("tile.copy %s, %a0 {")
+    _, found = divided(*statements, tiles=tiles_of(False, False))
+    assert found == [
+        *statements[:2],
+        statements[2].replace("(32, 32)", "(32, 64)"),
+        statements[3].replace("(32, 48)", "(64, 48)"),
+        "tile.gemm %a0, %b0, %c",
     ]
 
 

@@ -17,6 +17,7 @@ PARAMETERS = "X: 16*float32, Y: 16*float32, I: 64*int32, n: int32"
 WHOLE = "{shape = (16,), source_axes = (0,), target_axes = (0,)}"
 SHORT = {
     r"put (\S+)": rf"tile.copy %X, %\1 {WHOLE}",
+    r"fill (\S+)": r"tile.fill %c1.0, %\1",
     r"get (\S+)": rf"tile.copy %\1, %Y {WHOLE}",
     r"start (\S+) (\S+)": rf"thread.async [%\2], [%c0] {{ tile.copy %X, %\1 {WHOLE} }}",
     r"begin (\S+)": rf"thread.async [], [] {{ tile.copy %X, %\1 {WHOLE} }}",
@@ -59,6 +60,9 @@ def roles(
         f"""
         %s = tile.alloc : buffer<16*float32, shared>
         %t = tile.alloc : buffer<16*float32, shared>
+        %ga = tile.alloc : buffer<16*16*float32, shared>
+        %gb = tile.alloc : buffer<16*16*float32, shared>
+        %gc = tile.alloc : buffer<16*16*float32, shared>
         %one = tile.alloc : buffer<{len(counts)}*uint64, shared>
         %two = tile.alloc : buffer<1*uint64, shared>
         tile.parallel {{extents = ({32 * len(texts)},), lockstep = true}} (%tx: int32) {{
@@ -497,3 +501,83 @@ def test_three_roles(counts: tuple[int, ...]) -> None:
     written = roles(*texts, f"{waits};get s;get t", "put s", counts=counts)
     expected = race("threads 96 to 127", "writes", "s", A, "write")
     assert refused(written) == [expected, 31, (f"{A}: this wrote s", 1)]
+
+
+FILLED = "fill ga;fill gb;fill gc;fill s;arrive one"
+SUM = 'tile.reduce %ga, %s {kind = "sum", axis = 1, clear = CLEAR}'
+
+
+@pytest.mark.parametrize(
+    ("op", "tile", "does"),
+    [
+        ("tile.gemm %ga, %gb, %gc", "ga", "reads"),
+        ("tile.gemm %ga, %gb, %gc", "gb", "reads"),
+        ("tile.gemm %ga, %gb, %gc", "gc", "reads"),
+        ("tile.gemm %ga, %gb, %gc {clear = true}", "gc", "writes"),
+        (SUM.replace("CLEAR", "true"), "ga", "reads"),
+        (SUM.replace("CLEAR", "true"), "s", "writes"),
+        (SUM.replace("CLEAR", "false"), "s", "reads"),
+        ('%w = tile.view %s {kind = "reshape"} : buffer<4*4*float32, shared>;read w c0, %c0', "s", "reads"),
+    ],
+)
+def test_what_products_sums_and_views_access(op: str, tile: str, does: str) -> None:
+    """The other role writes it anew without a wait; but not where nothing of it is accessed."""
+    op = op.replace("read w c0, %c0", "%v = tile.load %w[%c0, %c0] : float32")
+    line = 13 if "view" in op else 12
+    made = roles(f"{FILLED};fill {tile}", f"wait one c0;{op}")
+    assert refused(made) == [race(B, does, tile, A, "write"), line, (f"{A}: this wrote {tile}", 6)]
+    assert "tile.fill %c1p0, %t" in merged(roles(f"{FILLED};fill t", f"wait one c0;{op}"))
+
+
+def test_a_write_of_a_part_leaves_the_rest_to_the_one_before() -> None:
+    parts = [f"tile.copy %X, %s[%c{at}] {HALF}" for at in (4, 0, 8)]
+    for first, second, read, line in ((0, 1, 10, 3), (0, 2, 5, 3), (0, 1, 2, 4), (0, 1, 6, 3)):
+        made = roles(f"put s;arrive one;{parts[first]};{parts[second]}", f"wait one c0;read s c{read}")
+        assert refused(made) == [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", line)]
+
+
+BOTH = "%a = arith.mul %k, %c3 : int32;%b = arith.add %a, %j : int32"
+INNER = "loop c2;scf.for %c0, %c3, %c1 (%j: int32) {"
+NESTED = (
+    f"{INNER};{BOTH};%next = arith.add %b, %c1 : int32;%odd = arith.floormod %next, %c2 : int32;"
+    "wait two odd;put s;arrive one;end;end",
+    f"{INNER};{BOTH};%even = arith.floormod %b, %c2 : int32;wait one even;get s;arrive two;end;end",
+)
+
+
+def test_loops_in_loops() -> None:
+    """Their turns count on; or the parity is wrong in the second turn of the outer one."""
+    assert [line for line in merged(roles(*NESTED)) if line.startswith("tile.copy")] == [COPY, BACK]
+    wrong = roles(NESTED[0].replace("%next = arith.add %b", "%next = arith.add %j"), NESTED[1])
+    expected = [
+        never(1, "two", "0 of its 32", " in turn 1, 0"),
+        7,
+        (HERE, 18),
+        "3 phases were complete then; a wait for the last one has the parity 0",
+    ]
+    assert refused(wrong) == expected
+
+
+def test_loops_with_steps() -> None:
+    """Of numbers, or to a bound that is not known, from 2 on in steps of 2."""
+    half = "%h = arith.floordiv %k, %c2 : int32"
+    for bound in ("c9", "n"):
+        loop = f"scf.for %c2, %{bound}, %c2 (%k: int32) {{;{half}"
+        first = f"{loop};%odd = arith.floormod %h, %c2 : int32;wait two odd;put s;arrive one;end"
+        second = f"{loop};%b = arith.sub %h, %c1 : int32;%even = arith.floormod %b, %c2 : int32;wait one even;get s;"
+        assert merged(roles(first, f"{second}arrive two;end")) == [
+            f"scf.for %c2, %{bound}, %c2 (%k: int32) {{",
+            COPY,
+            BACK,
+            "scf.yield",
+            "}",
+        ]
+        wrong = roles(first.replace("floordiv %k, %c2", "floordiv %k, %c4"), f"{second}arrive two;end")
+        assert refused(wrong)[0] == never(0, "two", "0 of its 32", " in turn 2")
+
+
+def test_a_number_of_turns_that_is_computed_of_two_numbers() -> None:
+    """And a wait behind for the last of them."""
+    head = "%m = arith.add %n, %bx : int32;loop m"
+    found = merged(roles(f"{head};{PRODUCER};{BEHIND.format('%m')};put s", f"{head};{CONSUMER}"))
+    assert found[1:] == ["scf.for %c0, %m, %c1 (%k: int32) {", COPY, BACK, "scf.yield", "}", COPY]

@@ -492,19 +492,18 @@ def test_products_that_stay_two(trans_a: bool, trans_b: bool, change: Any) -> No
 
 
 def turned(
-    own: str, last: str, other: str, *, bounds: tuple[str, str] = ("%c0", "%c1"), behind: str = "", inner: str = "wait"
+    own: str,
+    last: str,
+    other: str,
+    *,
+    bounds: tuple[str, str] = ("%c0", "%c1"),
+    behind: str = "",
+    inner: str = "thread.wait %bar, %c0, %c0",
+    swapped: bool = False,
 ) -> tuple[bool, list[str]]:
     """One role's loop of %u turns and what it does behind, beside another one's of %w; whether it has changed."""
-    waits = {"wait": "thread.wait %bar, %c0, %c0", "none": "tile.fill %c1.0, %s"}
     lower, step = bounds
-    made = whole(
-        f"""%s = tile.alloc : buffer<16*float32, shared>
-        %bar = tile.alloc : buffer<1*uint64, shared>
-        tile.parallel {{extents = (64,), lockstep = true}} (%t: int32) {{
-        thread.init_barriers %bar {{counts = (32,)}}
-        %first = %t < 32
-        scf.if %first {{
-        {own}
+    mine = f"""{own}
         scf.for {lower}, %u, {step} (%k: int32) {{
         thread.wait %bar, %c0, %k
         scf.yield
@@ -512,18 +511,28 @@ def turned(
         {behind}
         {last}
         scf.if %b {{
-        {waits[inner]}
+        {inner}
         scf.yield
         }} {{
         scf.yield
-        }}
-        scf.yield
-        }} {{
-        {other}
+        }}"""
+    theirs = f"""{other}
         scf.for %c0, %w, %c1 (%z: int32) {{
         thread.arrive %bar, %c0
         scf.yield
-        }}
+        }}"""
+    one, two = (theirs, mine) if swapped else (mine, theirs)
+    made = whole(
+        f"""%s = tile.alloc : buffer<16*float32, shared>
+        %bar = tile.alloc : buffer<1*uint64, shared>
+        tile.parallel {{extents = (64,), lockstep = true}} (%t: int32) {{
+        thread.init_barriers %bar {{counts = (32,)}}
+        %first = %t < 32
+        scf.if %first {{
+        {one}
+        scf.yield
+        }} {{
+        {two}
         scf.yield
         }}
         }}""",
@@ -539,6 +548,7 @@ def turned(
 QUOTIENTS = ("%u = %n // 16", "%p = %n + 15;%w = %p // 16")
 
 
+@pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(
     ("own", "last", "other"),
     [
@@ -552,8 +562,8 @@ QUOTIENTS = ("%u = %n // 16", "%p = %n + 15;%w = %p // 16")
         ("%u = %n + %m", "%y = %m + %n;%v = %y + 1;%b = %u < %v", "%h = %n + 1;%w = %m + %h"),
     ],
 )
-def test_a_last_turn_goes_back_into_the_loop(own: str, last: str, other: str) -> None:
-    done, found = turned(own, last, other)
+def test_a_last_turn_goes_back_into_the_loop(own: str, last: str, other: str, swapped: bool) -> None:
+    done, found = turned(own, last, other, swapped=swapped)
     text = "\n".join(found)
     assert done
     loop = re.search(
@@ -596,7 +606,12 @@ def test_what_stands_behind_a_loop_is_no_last_turn(own: str, last: str, other: s
 
 @pytest.mark.parametrize(
     "change",
-    [{"bounds": ("%c1", "%c1")}, {"bounds": ("%c0", "%c2")}, {"behind": "tile.fill %c1.0, %s"}, {"inner": "none"}],
+    [
+        {"bounds": ("%c1", "%c1")},
+        {"bounds": ("%c0", "%c2")},
+        {"behind": "tile.fill %c1.0, %s"},
+        {"inner": "tile.fill %c1.0, %s"},
+    ],
 )
 def test_loops_and_branches_of_other_forms_have_no_last_turn(change: Any) -> None:
     """A loop that does not count from 0 on, other work between it and the branch, no wait in that."""

@@ -529,6 +529,17 @@ def test_what_products_sums_and_views_access(op: str, tile: str, does: str) -> N
     assert "tile.fill %c1p0, %t" in merged(roles(f"{FILLED};fill t", f"wait one c0;{op}"))
 
 
+def test_a_phase_of_two_roles_of_which_one_is_not_known() -> None:
+    """The third role knows that the first has arrived, by another barrier, but not that the second has."""
+    texts = ("arrive one;arrive two;arrive one", "arrive one;arrive one", "wait two c0;wait one c1")
+    expected = [
+        "this wait may be let through by an earlier phase of one: nothing tells threads 64 to 95 that phase 0 is over",
+        22,
+        "wait for each phase, or for what who arrived has waited for",
+    ]
+    assert refused(roles(*texts, counts=(64,))) == expected
+
+
 def test_a_write_of_a_part_leaves_the_rest_to_the_one_before() -> None:
     parts = [f"tile.copy %X, %s[%c{at}] {HALF}" for at in (4, 0, 8)]
     for first, second, read, line in ((0, 1, 10, 3), (0, 2, 5, 3), (0, 1, 2, 4), (0, 1, 6, 3)):

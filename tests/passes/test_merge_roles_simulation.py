@@ -479,7 +479,11 @@ def test_an_unknown_place_is_anywhere_in_its_range(at: int) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "read", "write"),
-    [("put s;arrive one", "get s", 11, 1), ("put s;arrive one;put t", "wait one c0;get s;get t", 13, 3)],
+    [
+        ("put s;arrive one", "get s", 11, 1),
+        ("put s;arrive one;put t", "wait one c0;get s;get t", 13, 3),
+        ("arrive one;put t", "get t;wait one c0", 11, 2),
+    ],
 )
 def test_a_read_comes_after_the_only_write_and_that_is_said(first: str, second: str, read: int, write: int) -> None:
     made = roles(first, second)
@@ -527,6 +531,11 @@ def test_what_products_sums_and_views_access(op: str, tile: str, does: str) -> N
     made = roles(f"{FILLED};fill {tile}", f"wait one c0;{op}")
     assert refused(made) == [race(B, does, tile, A, "write"), line, (f"{A}: this wrote {tile}", 6)]
     assert "tile.fill %c1p0, %t" in merged(roles(f"{FILLED};fill t", f"wait one c0;{op}"))
+
+
+def test_a_read_does_not_hide_the_write_behind_it() -> None:
+    made = roles("put s;arrive one;get s;write s c1", "wait one c0;read s c1")
+    assert refused(made) == [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", 4)]
 
 
 def test_a_phase_of_two_roles_of_which_one_is_not_known() -> None:

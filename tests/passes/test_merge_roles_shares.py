@@ -274,7 +274,9 @@ def divided(*statements: str, tiles: str = "s: 32*64*float16, p: 32*32*float16")
         for name, type in (each.split(": ") for each in tiles.split(", "))
     ]
     made = whole(";".join([*heads, *statements]), "X: 64*64*float16, Y: 64*64*float16, n: int32")
-    divide_tiles(kernel_of(made))
+    kernel = kernel_of(made)
+    assert isinstance(kernel, tile.KernelOp)
+    divide_tiles(kernel)
     sizes, found = allocated(lines_of(made))
     return [re.sub(r"%(\w+) : buffer<(.*)\*float\d+, .*", r"\1 \2", each) for each in sizes], found
 

@@ -33,7 +33,7 @@ def asked(row: Row) -> tuple[Any, dict[str, Any], list[Mapping[str, Any]]]:
     """The function, bound arguments and configurations of what a row tunes longest: the last thing that it tunes."""
     found: list[Any] = []
 
-    def tune(_: Context, jit: Any, arguments: Any, configs: Any, inputs: Any, __: Any) -> ours.Tuned:
+    def tune(_: Context, jit: Any, arguments: Any, configs: Any, inputs: Any, *_reference: Any) -> ours.Tuned:
         values = () if arguments or not jit.is_eager else tuple(inputs)
         found.append((jit, jit._bind(values, arguments, partial=True), list(configs)))
         return ours.Tuned(None, {})

@@ -21,6 +21,19 @@ def largest_error(actual: torch.Tensor, expected: torch.Tensor, *, rtol: float, 
     return float((actual - expected).abs().max())
 
 
+def rms_error(actual: torch.Tensor, expected: torch.Tensor, *, rms: float, largest: float) -> float:
+    """The largest difference over the root mean square of `expected`, for sums through several roundings.
+
+    AssertionError if that exceeds `largest`, or if the differences' root mean square over that of `expected` exceeds
+    `rms`: among millions of elements whose errors are random, some lie 20 times as far off as the others.
+    """
+    size = expected.double().square().mean().sqrt()
+    errors = (actual.double() - expected.double()).abs() / size
+    assert errors.square().mean().sqrt() <= rms, f"root mean square {errors.square().mean().sqrt():.3g}, allowed {rms}"
+    assert errors.max() <= largest, f"largest {errors.max():.3g} at flat index {errors.argmax()}, allowed {largest}"
+    return float(errors.max())
+
+
 def print_speed(
     title: str,
     run: Callable[[], Any],

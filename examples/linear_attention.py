@@ -112,7 +112,7 @@ def main(*, batch=2, heads=32, groups=32, length=4096, dim=128, value_dim=128, c
     print_speed(
         f"linear attention, batch {batch}, {heads} heads, length {length}",
         lambda: kernel(*arguments),
-        lambda: reference(*arguments),
+        lambda: reference(*(each.float() for each in arguments)),
         bytes_moved=2 * batch * length * 2 * (groups * dim + heads * value_dim),
     )
     return error

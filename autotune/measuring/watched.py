@@ -26,7 +26,7 @@ from tiledsl.runtime.timing import WallClock
 
 _JOIN_SECONDS = 1.0
 _LATE_MS, _LATE_SHARE = 0.05, 0.1  # of work on other streams: what waiting itself takes, and a share of the call's time
-_TRIES = 3
+_TRIES = 8  # others may use the GPU in some
 _COPIES = 3  # of each output's size, of memory that is free again
 _STEPS = 4.0  # of a float's last bit, by which inputs differ from call to call
 

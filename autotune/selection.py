@@ -22,7 +22,7 @@ def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Tri
     and the winner of an earlier run: worth measuring against each other. In the order in which ties are decided."""
     own = [trial for trial in trials if trial.ok and trial.same_as is None and trial.objective is None]
     ranked = sorted(own, key=_by_latency)
-    if len(ranked) < 2:
+    if not ranked:
         return []
     best = ranked[0].milliseconds
     chosen = [trial for trial in ranked[:FINALISTS] if trial.milliseconds <= best * _CLOSE]

@@ -59,14 +59,14 @@ class Tolerance:
     roundoff: float = 0.0
     is_narrow: bool = False
 
-    def of(self, actual: Any, expected: Any, inputs: Sequence[Any], unsure: float = 0.0) -> Limits:
+    def of(self, actual: Any, inputs: Sequence[Any], unsure: float = 0.0) -> Limits:
         """The limits for one output. inputs: tensors and scalars; unsure: what the reference loses in the kernel's
         types, a share of its root mean square."""
-        rtol, atol = self._derived(actual, expected, inputs, unsure)
+        rtol, atol = self._derived(actual, inputs, unsure)
         wanted = rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
         return Limits(*wanted, max(rtol, wanted[0]), max(atol, wanted[1]))
 
-    def _derived(self, actual: Any, expected: Any, inputs: Sequence[Any], unsure: float) -> tuple[float, float]:
+    def _derived(self, actual: Any, inputs: Sequence[Any], unsure: float) -> tuple[float, float]:
         tensors = [each for each in inputs if hasattr(each, "data_ptr")]
         floats = [each for each in tensors if _is_float(each)]
         if not _is_float(actual):
@@ -78,7 +78,7 @@ class Tolerance:
             return max(LOOSEST, 2 * own), LOOSEST
         width = 4 if self.roundoff > _SUMS[8] or any(_width(each) < 8 for each in (actual, *floats)) else 8
         coarsest = max(self.roundoff, _LEAST[width], *known)
-        terms = _terms(expected, tensors)
+        terms = _terms(actual, tensors)
         atol = max(_SAFETY * (coarsest + math.sqrt(terms) * _SUMS[width]), _SAFETY * unsure)
         return min(LOOSEST, 2 * coarsest), min(LOOSEST, atol)
 
@@ -114,11 +114,11 @@ def _width(tensor: Any) -> int:
     return int(tensor.element_size()) // (2 if tensor.dtype.is_complex else 1)
 
 
-def _terms(expected: Any, inputs: Sequence[Any]) -> int:
+def _terms(output: Any, inputs: Sequence[Any]) -> int:
     """The most terms that an element of the output may be a sum of: a dimension of an input, or all of its elements
     that come to one of the output."""
     sizes = [size for each in inputs for size in each.shape]
-    shares = [each.numel() // max(1, expected.numel()) for each in inputs]
+    shares = [each.numel() // max(1, output.numel()) for each in inputs]
     return int(max([1, *sizes, *shares]))
 
 

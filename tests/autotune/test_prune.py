@@ -92,6 +92,15 @@ def test_what_does_not_fit_is_pruned() -> None:
     assert len(caught[True]) >= 10 and sum(caught[True]) >= 0.6 * len(caught[True])
 
 
+def test_what_has_no_loop_needs_no_shared_memory() -> None:
+    (read,) = works_of("gemm", {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threads": 256})
+    assert prune.shared_bytes(replace(read, loops=[]), H100) == (0, "")
+    twice = [read.loops[0], replace(read.loops[0], stages=1)]
+    assert prune.shared_bytes(replace(read, loops=twice), H100) == (
+        3 * 2 * 128 * 64 * 2, "A_s 49152 + B_s 49152; 3 stages"
+    )  # fmt: skip
+
+
 def gemm(**changes: Any) -> Any:
     config = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threads": 256, **changes}
     return kernels.gemm(4096, 4096, 4096, **config)

@@ -30,6 +30,7 @@ def indices(found: list[Trial]) -> list[int]:
 @pytest.mark.parametrize(
     ("tried", "incumbent", "expected"),
     [
+        (trials(None, None), None, []),
         (trials(1.0), None, []),
         (trials(None, 1.0), None, []),
         (trials(1.0, 1.15), None, [1, 0]),  # the smaller block first

@@ -169,8 +169,10 @@ def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:
     for trial, target in zip(trials, targets):
         trial.build = lambda config=trial.config, target=target: function.kernel_for({}, config, target)
     store = Store(tmp_path, KEY)
-    store.finish(CachedResult(trials, "measured", None), keep_all=True)
     artifacts = store.folder / "artifacts"
+    store.finish(CachedResult(trials, "measured", None))
+    assert not [path for path in artifacts.iterdir() if path.is_dir()]
+    store.finish(CachedResult(trials, "measured", None), keep_all=True)
     (other,) = [path for path in artifacts.iterdir() if path.is_dir()]
     for folder, trial, target in ((other, trials[0], targets[0]), (artifacts, trials[1], targets[1])):
         assert (folder / "scale.py").read_text() == trial.source
@@ -236,6 +238,9 @@ def test_a_result_that_makes_no_sense_is_a_miss(kind: str, tmp_path: Path, caplo
         assert store.load(CONFIGS) is None
         assert len(store.finished()) == 3  # the journal has them
     assert len(warnings(caplog)) == 1 and "tuning again" in caplog.text
+    if kind == "another key":
+        why = "makes no sense (ValueError: the result of another key); tuning again"
+        assert warnings(caplog) == [f"autotune: {store.best_path} {why}"]
     with store.lock(1):
         store.finish(CachedResult(some_trials(), "measured", 7.0))
     if damage is not None:

@@ -132,6 +132,7 @@ REFUSED = [
     ("if a:\n        b\n\tc\n", "3:1", "tabs and spaces are mixed"),
     ("if a:\n        if b:\n\t\tc\n", "3:1", "tabs and spaces are mixed"),
     ("x = \0\n", "1:5", "null byte"),
+    ("\nx\0\n", "2:2", "null byte"),
     ("x = " + "9" * 5000 + "\n", "1:5", "this number has 5000 digits"),
     ("x = b'a' 'b'\n", "1:5", "bytes and text cannot be joined"),
     ("x = b'a' f''\n", "1:5", "bytes and text cannot be joined"),
@@ -379,8 +380,11 @@ def test_method() -> None:
 
 
 def test_functions_without_usable_source() -> None:
-    with pytest.raises(TileError, match="a lambda cannot be a kernel"):
-        parse_function(lambda x: x)
+    nameless = lambda x: x
+    line = nameless.__code__.co_firstlineno
+    with pytest.raises(TileError, match="a lambda cannot be a kernel") as caught:
+        parse_function(nameless)
+    assert caught.value.loc == Loc(__file__, line, 1, line, 1)
     space: dict[str, Any] = {}
     exec("def f(x):\n    return x\n", space)
     with pytest.raises(TileError, match=r"put the function in a file or use tiledsl\.parse"):
@@ -451,4 +455,4 @@ def run_python(program: str, cache: Path) -> str:
 def test_a_starred_index_is_a_tuple() -> None:
     index = parse_expression("a[*b]").index
     assert isinstance(index, syntax.Tuple) and [type(each) for each in index.elements] == [syntax.Starred]
-    assert (index.loc.line, index.loc.column) == (1, 3)
+    assert index.loc == Loc("<text>", 1, 3, 1, 5)

@@ -394,6 +394,26 @@ def test_calls_and_changes_that_are_refused(body: str, message: str) -> None:
         build(inside(body))
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("T.copy(A, B, disable=1)", "T.copy has no argument 'disable'; did you mean disable_tma?"),
+        ("T.ceildiv(10**400, 1.0)", "ceildiv failed: OverflowError: int too large to convert to float"),
+        ("T.ceildiv(8, numbers)", "ceildiv failed: ValueError: no text"),  # of what it would say that it is
+    ],
+)
+def test_what_fails_in_a_function_of_the_language(body: str, message: str) -> None:
+    class Numbers:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    (tree,) = parse_module(inside(body)).body
+    assert isinstance(tree, syntax.Function)
+    with pytest.raises(TileError) as caught:
+        elaborate_tree(tree, {"T": T, "numbers": Numbers()}.__getitem__)
+    assert caught.value.message == message
+
+
 def test_a_name_without_a_value_yet_is_told_from_one_that_is_unknown() -> None:
     @T.prim_func
     def main(A: T.Tensor((8,), "int32")):

@@ -335,6 +335,20 @@ def test_the_kinds_of_tensors_seen_last_are_known(driver: Driver, monkeypatch: p
     assert recent[0][1](x, y) and not recent[0][1](*given[0][:2])
 
 
+def test_the_guards_of_a_signature_seen_last_are_kept(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(64, 32), tensor(64, 32))
+    caller = kernel.caller(2)
+    (signature,) = caller.signatures.values()
+    guards = [lambda *tensors, number=number: number == 9 for number in range(8)]
+    monkeypatch.setattr(launch_triton, "tensor_guard", lambda tensors: guards.pop())
+    made = guards[::-1]
+    signature.guards = ()
+    for count in range(1, 7):
+        caller._remember(signature, [tensor(64, 32), tensor(64, 32)])
+        assert list(signature.guards) == made[:count][::-1][: launch._RECENT]
+
+
 def test_a_call_that_knows_its_first_kind_is_not_written_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = pretend(tiledsl.compile(scaled_rows(T.dynamic("M")), target="cuda:90"), driver, monkeypatch)
     kernel(tensor(16, 32), tensor(16, 32), 0.5)

@@ -228,7 +228,7 @@ class Ranges:
                 return _loop_index(inputs[0], inputs[1], inputs[2], everything)
             if isinstance(around, tile.ParallelOp):
                 return _places(around.extents[around.body.args.index(value)])
-            return inputs[0] if inputs else everything
+            return next(iter(inputs), everything)
         if isinstance(op, triton.ProgramIdOp):
             return _places(*(each.hi for each in inputs)) if inputs else everything
         if isinstance(op, (scf.IfOp, scf.ForOp)):

@@ -90,10 +90,8 @@ class _FormatScanner:
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column in the file of an offset into the token."""
-        newline = self.text.rfind("\n", 0, offset)
-        if newline < 0:
-            return self.loc.line, self.loc.column + offset
-        return self.loc.line + self.text.count("\n", 0, offset), offset - newline
+        *lines, last = self.text[:offset].split("\n")
+        return self.loc.line + len(lines), len(last) + (1 if lines else self.loc.column)
 
     def range(self, start: int, end: int) -> Loc:
         return Loc(self.loc.file, *self.place(start), *self.place(end))

@@ -144,7 +144,8 @@ def _clean(text: str, file: str) -> str:
         text = text[1:]
     at = text.find("\0")
     if at >= 0:
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        *lines, last = text[:at].split("\n")
+        line, column = len(lines) + 1, len(last) + 1
         raise TileError("the text contains a null byte", Loc(file, line, column, line, column + 1))
     stripped = text.rstrip(" \t\f\n")
     goes_on = stripped.endswith("\\") and text.count("\n", len(stripped)) > 1  # into a line with nothing

@@ -119,9 +119,8 @@ class TreeBuilder(Transformer[Token, Any]):
         return (self.identifier(name), self.identifier(alias or name)), alias or name
 
     def if_statement(self, c: Children) -> Statement:
-        orelse: tuple[Statement, ...] = c[-1] or ()
-        for at in range(len(c) - 4, -1, -3):
-            keyword, test, body = c[at : at + 3]
+        orelse: tuple[Statement, ...] = c.pop() or ()
+        for keyword, test, body in zip(c[-3::-3], c[-2::-3], c[-1::-3], strict=True):
             orelse = (syntax.If(self.span(keyword, (orelse or body)[-1]), test, body, orelse),)
         return orelse[0]
 

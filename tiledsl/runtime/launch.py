@@ -242,9 +242,9 @@ class Launcher:
                 guard = launch_triton.tensor_guard(tensors)
                 if guard is None:
                     return
-                signature.guards = (guard, *signature.guards[: _RECENT - 1])
+                signature.guards = (guard, *signature.guards)[:_RECENT]
             others = [each for each in self.recent if each[1] is not guard]
-            self.recent = ((signature.kinds, guard, signature.plan), *others[: _RECENT - 1])
+            self.recent = ((signature.kinds, guard, signature.plan), *others)[:_RECENT]
             self.first = self.first or (guard, signature)
             if self.kernel.call_scope:
                 self.kernel.call_scope[f"recent_{len(self.names)}"] = self.recent

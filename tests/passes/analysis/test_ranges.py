@@ -115,6 +115,12 @@ def test_below_a_symbol(body: str, proven: bool) -> None:
     assert ranges.below(named["y"], named["m"]) is proven
 
 
+@pytest.mark.parametrize(("least", "proven"), [("%c0", True), ("%c-1", False)])
+def test_a_remainder_is_below_a_divisor_that_is_not_negative(least: str, proven: bool) -> None:
+    ranges, named = ranges_of(f"%m0 = arith.max %s, {least} : int32\n%y = arith.floormod %s, %m0 : int32")
+    assert ranges.below(named["y"], named["m0"]) is proven
+
+
 @pytest.mark.parametrize(("moved", "proven"), [("transpose %x {permutation = (1, 0)}", False), ("broadcast %x", True)])
 def test_below_the_elements_of_a_tile(moved: str, proven: bool) -> None:
     ranges, named = ranges_of(f"""

@@ -184,8 +184,8 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
                     )  # fmt: skip
             elif value in yielded and yielded[value] is not value:
                 source = yielded[value].op
-                made_stage = at[source][0] if source in at else 0
-                is_there = not stage and isinstance(source, tensor.DotOp) and at[source][1:] < at[op][1:]
+                made_stage, *made_place = at.get(source, (0,))  # type: ignore[arg-type]
+                is_there = not stage and isinstance(source, tensor.DotOp) and made_place < place
                 if made_stage != stage and not is_there:
                     raise _broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
         if op.effects & Effect.WRITE and not is_addition(op):

@@ -240,11 +240,11 @@ def _add_file(tests: Tests, file: str, answer: dict[str, Any]) -> None:
 
 
 def _moved(mask: int, file: str, digest: str) -> int:
-    """The lines of an older text as lines of today's; new ones count as run when their neighbours are."""
+    """The lines of an older text as lines of today's."""
     moves = _moves(file, digest)
     if moves is None:
         return mask
-    return sum(1 << line for line, old in enumerate(moves, 1) if mask >> old & 1)
+    return sum(1 << line for line, old in enumerate(moves, 1) if mask & old)
 
 
 @functools.cache
@@ -252,12 +252,18 @@ def _moves(file: str, digest: str) -> list[int] | None:
     text = (ROOT / file).read_bytes()
     if hashlib.sha256(text).hexdigest()[:16] == digest:
         return None
-    old = (MAP / f"text-{digest}").read_text().splitlines()
+    return moved_lines((MAP / f"text-{digest}").read_text().splitlines(), text.decode().splitlines())
+
+
+def moved_lines(old: list[str], new: list[str]) -> list[int]:
+    """For each new line a bit for each old one that it stands for: a changed line stands for all that it may have been
+    written for, and for their neighbours, so that a test of what is around it runs."""
     moves = []
-    for _, first, last, start, end in difflib.SequenceMatcher(
-        None, old, text.decode().splitlines(), False
-    ).get_opcodes():
-        moves += [min(first + offset, max(last - 1, first - 1, 0)) + 1 for offset in range(end - start)]
+    for tag, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if tag == "equal":
+            moves += [1 << line for line in range(first + 1, last + 1)]
+        else:
+            moves += [sum(1 << line for line in range(first, last + 2))] * (end - start)
     return moves
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import warm
-from tests.mutants.__main__ import DIGESTS, EQUIVALENT, Look, _changed_files, printed_mutants, read_equivalent
+from tests.mutants.__main__ import (
+    DIGESTS,
+    EQUIVALENT,
+    Look,
+    _changed_files,
+    moved_lines,
+    printed_mutants,
+    read_equivalent,
+)
 from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
 from tests.mutants.verdicts import Verdicts
 from tests.mutants.warm import ROOT
@@ -166,6 +174,16 @@ def test_verdicts_hold_until_the_function_or_the_tests_change(tmp_path: Path) ->
     kept = Verdicts(tmp_path / "verdicts", tmp_path)
     assert kept.of(in_f, [first]) is None
     assert kept.not_steady([second]) == {second}
+
+
+def test_changed_lines_count_as_run_where_what_was_there_or_is_around_them_is() -> None:
+    old = ["def f(x):", "    a(x)", "    return x"]
+    lines = lambda bits: [line for line in range(6) if bits >> line & 1]
+    inserted = moved_lines(old, ["def f(x):", "    if x:", "        return 1", *old[1:]])
+    assert [lines(each) for each in inserted] == [[1], [1, 2], [1, 2], [2], [3]]
+    replaced = moved_lines(old, ["def f(x):", "    return x + 1"])
+    assert [lines(each) for each in replaced] == [[1], [1, 2, 3, 4]]
+    assert moved_lines(old, old[1:]) == [1 << 2, 1 << 3]
 
 
 def test_the_reviewed_survivors_are_mutants_of_the_present_code() -> None:

@@ -110,9 +110,9 @@ class _Dependence:
             if op is risen:
                 _require(self.found not in self.how)
                 self.how[self.new] = _Shifted(new=1)
-            elif op in self.risen:
-                continue
-            elif not op.is_terminator and any(value in self.how for each in op.walk() for value in each.operands):
+            elif op not in (*self.risen, body.terminator) and any(
+                value in self.how for each in op.walk() for value in each.operands
+            ):
                 self.how[op.result] = self._of(op)
         for number, value in enumerate(yielded):
             if number != position:

@@ -41,13 +41,12 @@ class _Comparison:
         self.pairs: dict[Value, Value] = {}  # value of the other body -> what is alike in the plain one
         self.found: set[tuple[Value, Value]] = set()
         self.places: set[tuple[Operation, int]] = set()
-        self._seen: set[tuple[Operation, Operation]] = set()
         self.pairs.update(zip(other.body.args, plain.body.args, strict=True))
         for b in other.body:
             for a in plain.body:  # the first of several that are alike
                 for x, y in zip(a.results, b.results):
                     self._is_alike(x, y)
-        self._compare(plain.body.terminator, other.body.terminator)
+        list(reached([(plain.body.terminator, other.body.terminator)], self._compare))
 
     def difference(self) -> _Difference | None:
         """None if the bodies are equal. Raises ValueError if they differ in more than one value."""
@@ -75,18 +74,19 @@ class _Comparison:
             return False
         return all(self._is_alike(x, y) for x, y in zip(a.op.operands, b.op.operands, strict=True))
 
-    def _compare(self, a: Operation, b: Operation) -> None:
-        if (a, b) in self._seen:
-            return
-        self._seen.add((a, b))
+    def _compare(self, pair: tuple[Operation, Operation]) -> list[tuple[Operation, Operation]]:
+        """Note where operands of two operations differ; those that compute such operands, to be compared too."""
+        a, b = pair
+        makers: list[tuple[Operation, Operation]] = []
         for place, (x, y) in enumerate(zip(a.operands, b.operands, strict=True)):
             if self._is_alike(x, y):
                 continue
             if x.op is not None and y.op is not None and _same_kind(x.op, y.op, self.plain, self.other):
-                self._compare(x.op, y.op)
+                makers.append((x.op, y.op))
             else:
                 self.found.add((x, y))
                 self.places.add((a, place))
+        return makers
 
 
 def _same_kind(a: Operation, b: Operation, plain: scf.ForOp, other: scf.ForOp) -> bool:

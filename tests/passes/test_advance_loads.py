@@ -117,6 +117,11 @@ def test_what_is_written_or_waited_for_keeps_loads_behind(between: str, moves: b
         computes_the_same(body)
 
 
+def test_what_is_for_no_load_stays() -> None:
+    first = "\n    %i = tensor.iota {axis = 0} : tensor<64xint32>"
+    assert unchanged(TILE + REDUCED + first + "\n    tile.store %i, %Z[%i] {guarded = true}")
+
+
 def test_tiles_stay() -> None:
     tile = "\n    %y = tile.load %A[%rows, %columns] {guarded = true} : tensor<64x96xfloat32>"
     assert unchanged(f"{TILE}{REDUCED}{tile}\n    tile.store %y, %A[%rows, %columns] {{guarded = true}}")

@@ -267,3 +267,20 @@ def test_loops_are_flattened_where_a_block_is_stored_while_the_next_is_loaded(
     assert not_flat is not None and not not_flat.flatten
     without, _ = looped(f"%z = {FLOAT} tile.store %z, %C[%c0, %c0]\n", target=target, persistent=1)
     assert without is not None and without.flatten
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(8, True), (16, False)])
+def test_shared_memory_may_be_filled_to_the_last_byte(rows: int, fits: bool) -> None:
+    """Of 232448 bytes 230400 are the loop's, its result's and its barriers'; a row that is read takes 256."""
+    read = f"%r = tile.load_block %C[%bx, %c0] {{axes = (0, 1)}} : tensor<{rows}x64xfloat32>\n"
+    body = PRODUCT + read + '%m = tensor.reduce %r {kind = "max", axis = 0} : tensor<64xfloat32>\n'
+    assert (looped(body)[0] is not None) is fits
+    loop, kernel = looped(body, persistent=1)
+    assert loop is not None and loop.flatten is fits
+    assert ["need 234496 bytes of shared memory; cuda:90 has 232448" in each for each in kernel.remarks] == [True] * (not fits)
+
+
+def test_large_tiles_without_a_loop_of_products_are_no_reason_against_flattening() -> None:
+    loop, kernel = looped("%t = arith.constant {value = 0.0} : tensor<256x256xfloat32>\n"
+                          "tile.store_block %t, %C[%bx, %c0] {axes = (0, 1)}\n", persistent=1)  # fmt: skip
+    assert loop is not None and loop.flatten and not kernel.remarks

@@ -20,7 +20,7 @@ from tiledsl.ir.core import Operation
 from tiledsl.ir.printer import print_op
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.pad_tiles import PadTiles
-from tiledsl.passes.split_tiles import SplitTiles
+from tiledsl.passes.split_tiles import SplitTiles, divide_columns, sums_in_parts
 from tiledsl.passes.split_tiles.dims import _is_free
 
 PARAMETERS = "A: 64*192*float16, B: 192*192*float16, C: 64*192*float32, D: 64*192*float32, R: 192*float32, n: int32"
@@ -109,6 +109,40 @@ def test_what_a_product_sums_over_and_a_loop_carries() -> None:
         CHECK-NEXT: scf.yield [[[SUM]], %t2, %t2_128]
         """,
     )
+
+
+ROWS = """
+%r = tensor.iota {axis = 0} : tensor<192x1xint32>
+%k = tensor.iota {axis = 1} : tensor<1x64xint32>
+%b = tile.load %B[%r, %k] {guarded = true} : tensor<192x64xfloat16>
+%i = tensor.iota {axis = 0} : tensor<64x1xint32>
+%w = tile.load %A[%i, %k] {guarded = true} : tensor<64x64xfloat16>
+%z = arith.constant {value = 0.0} : tensor<192x64xfloat32>
+%d = tensor.dot %b, %w, %z : tensor<192x64xfloat32>
+%m = tensor.reduce %d {kind = "sum", axis = 0} : tensor<64xfloat32>
+%p = tensor.iota {axis = 0} : tensor<64xint32>
+tile.store %m, %R[%p] {guarded = true}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "in_parts", "of_columns", "products"),
+    [
+        (SUMS, True, True, 2),
+        (ROWS, True, False, 1),
+        (f"{PRODUCT}\ntile.store %d, %C[%r, %k] {{guarded = true}}", False, False, 2),
+        (f"{LOADED}\ntile.store %a, %A[%r, %k] {{guarded = true}}", False, False, 0),
+    ],
+)
+def test_what_is_added_up_in_parts(body: str, in_parts: bool, of_columns: bool, products: int) -> None:
+    """By the pass, and by the division of columns alone, which leaves the rows of products."""
+    made = program(body, parameters=PARAMETERS)
+    found = kernel_of(made)
+    assert isinstance(found, KernelOp)
+    assert SplitTiles().allowances(made) == (frozenset({"reassociation"}) if in_parts else frozenset())
+    assert not SplitTiles(mode="off").allowances(made)
+    assert sums_in_parts(found) is of_columns
+    divide_columns(found)
+    assert print_op(found).count("tensor.dot") == products
 
 
 def test_groups_of_carried_values_are_those_of_their_parts() -> None:

@@ -29,7 +29,7 @@ from tiledsl.ir import pass_manager
 from tiledsl.ir.pass_manager import PASSES, Pass, Program
 from tiledsl.passes import PIPELINE, default_pipeline, specs
 from tiledsl.passes.cse import Cse
-from tiledsl.passes.user_passes import _is_users, identity, normalised, types_in
+from tiledsl.passes.user_passes import _files, _is_users, identity, normalised, types_in
 
 FILE = str(Path(__file__).resolve().parents[1] / "support/pass_of_a_user.py")
 PLACE = "after:promote-buffers"
@@ -163,6 +163,15 @@ def test_the_code_counts(own: Any, tmp_path: Path) -> None:
     with_one = identity(own("table_of_pass.limit", "import table_of_pass"))
     module_of(tmp_path / "table_of_pass.py", "limit = 2")
     assert identity(own("table_of_pass.limit", "import table_of_pass")) != with_one
+
+
+def test_the_files_are_those_of_the_users_modules(own: Any, tmp_path: Path) -> None:
+    """That a module is named in, or has names from, and of those what they name."""
+    module_of(tmp_path / "far_table.py", "def double(x): return 2 * x")
+    module_of(tmp_path / "near_table.py", "import json, torch\nfrom far_table import double")
+    made = own("near_table.double", "import json, near_table, torch\nfrom tiledsl.errors import TileError")
+    names = ("pass_module.py", "near_table.py", "far_table.py")
+    assert _files(sys.modules[made.__module__]) == {tmp_path / name for name in names}
 
 
 def test_how_lines_end_does_not_count(own: Any, tmp_path: Path) -> None:

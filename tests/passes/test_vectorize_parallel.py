@@ -675,6 +675,33 @@ REFUSED = {
            scf.if %c { tile.fill %c1.0, %w scf.yield } { scf.yield } }""",
         "w is written as a whole inside T.Parallel",
     ),
+    "a row of the point": (
+        """%r = tensor.iota {axis = 0} : tensor<8xint32> PAR { %x = tile.load %A[%i, %r] : tensor<8xfloat32>
+           %m = tensor.reduce %x {kind = "max", axis = 0} : float32 tile.store %m, %a[%i, %j] }""",
+        "T.Parallel: an operation on a whole tile depends on the iteration",
+    ),
+    "a tile of the point": (
+        """PAR { %f = arith.cast %i : float32 %t = tensor.broadcast %f : tensor<8xfloat32>
+           %m = tensor.reduce %t {kind = "max", axis = 0} : float32 tile.store %m, %a[%i, %j] }""",
+        "T.Parallel: an operation on a whole tile depends on the iteration",
+    ),
+    "a default value of the point": (
+        """PAR { %f = arith.cast %i : float32 %p = arith.cmp %j, %c3 {predicate = "lt"} : bool
+           %x = tile.load %A[%i, %j] mask=%p other=%f : float32 tile.store %x, %a[%i, %j] }""",
+        "a load's default value varies inside T.Parallel",
+    ),
+    "an array of the point read as a whole": (
+        """PAR { %t = tile.alloc : buffer<4*float32, local> %f = arith.cast %i : float32
+           scf.for %c0, %c4, %c1 (%k: int32) { tile.store %f, %t[%k] scf.yield } %x = tile.read %t : tensor<4xfloat32>
+           %m = tensor.reduce %x {kind = "max", axis = 0} : float32 tile.store %m, %a[%i, %j] }""",
+        "t is read as a whole inside T.Parallel",
+    ),
+    "a local of inner points read behind them": (
+        """tile.parallel {extents = (4,)} (%i: int32) { %t = tile.alloc : buffer<float32, local>
+           tile.parallel {extents = (8,)} (%j: int32) { %f = arith.cast %j : float32 tile.store %f, %t }
+           %y = tile.load %t : float32 tile.store %y, %v[%i] }""",
+        "write the same element of v",
+    ),
     "a reducer inside": (
         """PAR { %r = tile.alloc : buffer<4*float32, fragment> %x = tile.load %A[%i, %j] : float32
            %o = tile.atomic %x, %r[%i] {kind = "add"} : float32 }""",
@@ -703,6 +730,16 @@ def test_refused(name: str) -> None:
     assert caught.value.loc is None or caught.value.loc.line > 0
     if "same element" in message:
         assert ("to add up along a dimension" in str(caught.value)) is (name in OF_ITSELF)
+
+
+def test_what_each_point_may_assume_is_dropped() -> None:
+    found = to_values(
+        tiles(
+            """PAR { %p = arith.cmp %j, %c8 {predicate = "lt"} : bool tile.assume %p
+               %x = tile.load %A[%i, %j] : float32 tile.store %x, %a[%i, %j] }"""
+        )
+    )
+    assert "tile.assume" not in found and "tile.store %x, %B" in found
 
 
 def test_a_while_loop_of_all_points_carries_values() -> None:

@@ -311,6 +311,14 @@ def test_unit_roundoffs() -> None:
     }
 
 
+def test_pieces_are_compared_where_the_reference_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_CHUNK", 3)
+    pieces = list(compare._chunks(torch.ones(2, 2), torch.ones(2, 2, device="meta")))
+    assert [[(each.device.type, each.numel()) for each in piece] for piece in pieces] == [
+        [("meta", 3), ("meta", 3)], [("meta", 1), ("meta", 1)]
+    ]  # fmt: skip
+
+
 # References
 
 

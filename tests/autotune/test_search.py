@@ -209,6 +209,18 @@ def test_a_budget_of_seconds_leaves_all_to_try() -> None:
     assert len(first) == 62  # the phases are as without seconds: the neighbours come before the rest
 
 
+@pytest.mark.parametrize(("budget", "rounds"), [(16, [8, 4, 4]), (100, [50, 12, 12, 12, 12, 2])])
+def test_rounds_have_an_eighth_of_the_trials(budget: int, rounds: list[int]) -> None:
+    strategy = make_strategy("model", 200, range(200), budget, configs=[{"x": x} for x in range(200)])
+    found = []
+    while not strategy.done:
+        asked = strategy.ask(10**6)
+        found.append(len(asked))
+        for index in asked:
+            strategy.tell(index, None)
+    assert found == rounds
+
+
 def test_if_nothing_works_the_search_goes_on_along_the_order() -> None:
     strategy = make_strategy("model", 8, range(8), 8, configs=[{"x": x} for x in range(8)])
     tried: list[int] = []

@@ -19,7 +19,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.storage import artifacts, cache
+from tiledsl.autotuner.storage import artifacts, cache, journal
 from tiledsl.autotuner.storage.artifacts import save
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key, differences
@@ -116,6 +116,15 @@ def test_trials_are_remembered_one_by_one(tmp_path: Path) -> None:
     assert store.restore(1, CONFIGS[1], store.finished()).latency == 2.0  # type: ignore[union-attr]
 
 
+def test_lines_go_to_the_disk_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, synced = Store(tmp_path, KEY), []
+    monkeypatch.setattr(journal, "append", lambda path, line, sync: synced.append(sync))
+    for seconds in (10.0, 10.9, 11.0, 11.1, 12.0, 12.2):
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: seconds)
+        store.append(some_trials()[0])
+    assert synced == [True, False, False, True, False, True]
+
+
 def test_what_other_limits_left_out_is_not_known_and_what_was_tried_is(tmp_path: Path) -> None:
     store = Store(tmp_path, KEY, limits="one trial")
     tried, screened, pruned = some_trials()
@@ -160,6 +169,18 @@ def test_identical_trials_are_marked(tmp_path: Path) -> None:
     made[0].binary_hash = made[2].binary_hash = "b"
     found = kept(tmp_path, trials=made).load(CONFIGS)
     assert found is not None and [trial.same_as for trial in found.trials] == [None, 0, 0]
+
+
+def test_artifacts_of_others_than_the_winner_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[tuple[Path, int]] = []
+    monkeypatch.setattr(artifacts, "save", lambda folder, trial: kept.append((folder, trial.index)))
+    trials, store = some_trials(), Store(tmp_path, KEY)
+    trials[1].build = trials[2].build = lambda: None
+    store.finish(CachedResult(trials, "measured", None))
+    folder = store.folder / "artifacts"
+    assert kept == [(folder, 2)]
+    store.finish(CachedResult(trials, "measured", None), keep_all=True)
+    assert kept[1:] == [(folder, 2), (kept[2][0], 1)] and kept[2][0].parent == folder
 
 
 def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:

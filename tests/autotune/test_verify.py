@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from tiledsl.autotuner.measuring.inputs import changed
 from tiledsl.autotuner.verifying.compare import difference
+from tiledsl.autotuner.verifying.named import watched
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
@@ -215,3 +218,13 @@ def test_an_ill_conditioned_reference_loosens_the_tolerance() -> None:
 def test_a_reference_of_zeros_loses_nothing() -> None:
     precise, written = Reference(lambda A: A * 0, [A]).candidates
     assert precise.unsure == written.unsure == 0.0
+
+
+def test_what_watches_the_users_code_is_told_that_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bytes] = []
+    watch = SimpleNamespace(communicate=told.append)
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: watch)
+    with pytest.raises(KeyError), watched("ref_prog"):
+        assert not told
+        raise KeyError
+    assert told == [b"\n"]

@@ -151,6 +151,11 @@ REFUSED = [
     ("(a, b) += 1\n", "1:1", "this cannot be assigned to"),
     ("for x in *a: pass\n", "1:10", "a starred expression"),
     ("for f() in x: pass\n", "1:5", "this cannot be assigned to"),
+    ("[x for f() in y]\n", "1:8", "this cannot be assigned to"),
+    ("{x: x for a in y for 1 in a}\n", "1:22", "this cannot be assigned to"),
+    ("with f() as g(): pass\n", "1:13", "this cannot be assigned to"),
+    ("f(): int = 1\n", "1:1", "this cannot be assigned to"),
+    ("x = a, f() = 1\n", "1:8", "this cannot be assigned to"),
     ("*a\n", "1:1", "a starred expression"),
     ("x = (*a)\n", "1:6", "a starred expression"),
     ("*a, *b = c\n", "1:1", "only one starred target"),
@@ -450,6 +455,22 @@ def run_python(program: str, cache: Path) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout
+
+
+def test_a_byte_order_mark_is_no_text() -> None:
+    assert parse_module("\ufeffx = 1").body[0].loc == Loc("<text>", 1, 1, 1, 6)
+
+
+def test_lines_that_are_indented_less_than_the_first() -> None:
+    """As a function's may be, whose source changed after its import."""
+    with pytest.raises(TileError, match="this line is indented less than the first one") as caught:
+        parser._parse("  x = 1\n y = 2\n", "module", "p.tile", keeps_indent=True)
+    assert str(caught.value.loc) == "p.tile:2:1"
+
+
+def test_the_place_of_a_module_is_all_of_its_statements() -> None:
+    assert parse_module("\nx = 1\ny = (2)\n\n").loc == Loc("<text>", 2, 1, 3, 8)
+    assert parse_module("# nothing\n").loc == Loc("<text>", 1, 1, 1, 1)
 
 
 def test_a_starred_index_is_a_tuple() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ import tiledsl.language as T
 from tests.support.executor import run
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.elaborate import _size, eager_sizes, elaborate_tree
+from tiledsl.frontend.elaborate import _declared, _size, eager_sizes, elaborate_tree
+from tiledsl.frontend.names import outer_names
 from tiledsl.frontend.parser import parse_module
 from tiledsl.ir.printer import print_op
 
@@ -63,6 +66,20 @@ def test_an_annotated_number_is_of_that_type_in_a_kernel() -> None:
     assert a[:3].tolist() == [200 - 256, 300 - 256, 200]
 
 
+def test_annotations_that_change_nothing() -> None:
+    """Of what is no number, and of numbers outside of a kernel, which are Python's."""
+    program = OUTSIDE.format(statement="x: T.int16 = 70000")
+    program = program.replace("A[0] = 1.0", "y: list = [1, 2]\n        A[0] = x + len(y)")
+    a = np.zeros(8, np.float32)
+    run(tiledsl.parse(program).build(()), [a, 0])
+    assert a[0] == 70002
+
+
+def test_names_that_are_declared_are_plain_ones() -> None:
+    (tree,) = parse_module("def f(a, b):\n    a: T.int32\n    b[0]: T.int32 = 1\n    b.c: T.int32 = 1\n").body
+    assert isinstance(tree, syntax.Function) and _declared(tree) == {"a"}
+
+
 def test_an_annotated_name_has_the_value_that_a_variable_had() -> None:
     for annotation in ("", ": int"):
         lines = f'v = T.alloc_var("int32", 5)\nx{annotation} = v\nv = 7\nA[0] = x\nA[1] = v'
@@ -70,6 +87,20 @@ def test_an_annotated_name_has_the_value_that_a_variable_had() -> None:
         a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
         kernel(a, b, 0)
         assert a[:3].tolist() == [5, 9, 7]
+
+
+def test_another_name_of_a_parameter_outlives_the_kernel() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            B = A
+            B[0] = 5
+        with T.Kernel(1, threads=32):
+            B[1] = 6
+
+    a = np.zeros(8, np.int32)
+    run(main.build(()), [a])
+    assert a.tolist() == [5, 6, 0, 0, 0, 0, 0, 0]
 
 
 CARRIED = """
@@ -357,6 +388,7 @@ def test_indices_are_as_wide_as_the_widest_bound(dtype: str, index: str, bounds:
         ("x = [1]\ny = x\nx += [2]\nB[0] = len(y)", [2]),
         ("B[0] = (n is None) + 2 * (n is not None) + 4 * (3 is 3)", [6]),
         ("def f(x=5, /, **more):\n    return x + more['x']\nB[0] = f(1, x=2)\nB[1] = f(x=2)", [3, 7]),
+        ("x = 3\nfor i in T.serial(2):\n    x = i + 5\n    B[i] = x", [5, 6]),  # a name of the loop's own
         ("x = []\ndef f():\n    x.append(1)\n    return 1\nB[0] = 0 > 1 > f()\nB[1] = len(x)", [0, 0]),
     ],
 )
@@ -387,11 +419,58 @@ def test_what_runs_while_a_program_is_built_is_pythons(body: str, found: list[in
         ("B[0] = 1 if n is 3 else 2", "`is` compares Python's objects, not values on the device; write =="),
         ("B[0] = 1 if 3 is not A[0] else 2", "`is not` compares Python's objects, not values on the device; write !="),
         ("x = [1]\nif n > 2:\n    x += [2]", "a Python list from outside this device loop or branch cannot be changed"),
+        (
+            "for i in T.serial(2):\n    x = [1]\n    if n > 2:\n        x += [2]",
+            "a Python list from outside this device loop",
+        ),
     ],
 )
 def test_calls_and_changes_that_are_refused(body: str, message: str) -> None:
     with pytest.raises(TileError, match=message):
         build(inside(body))
+
+
+class Host:
+    """An object whose methods fail, and that has no hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self)
+
+    def __call__(self, *values: Any) -> Any:
+        return sum(values)
+
+    @property
+    def value(self) -> int:
+        raise ValueError("none")
+
+    @property
+    def refused(self) -> int:
+        raise TileError("not here")
+
+    def items(self) -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+
+@pytest.mark.parametrize(
+    ("body", "column", "message"),
+    [
+        ("for x in host:\n    pass", 18, "too deep a recursion"),
+        ("for x in host.items():\n    B[0] = x", 18, "next failed: ValueError: no more"),
+        ("x = host.value", 13, "getattr failed: ValueError: none"),
+        ("x = 1 + host.refused", 17, "not here"),
+        ("B[0] = host(n, 1) + none", 29, "none is not defined"),  # what has no hash was called
+    ],
+)
+def test_host_objects_that_fail(body: str, column: int, message: str) -> None:
+    (tree,) = parse_module(inside(body)).body
+    assert isinstance(tree, syntax.Function)
+    with pytest.raises(TileError) as caught:
+        elaborate_tree(tree, outer_names(lambda: None, {"host": Host()}))
+    assert caught.value.message == message and caught.value.loc is not None
+    assert (caught.value.loc.line, caught.value.loc.column) == (5, column)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,14 @@ def test_errors_quote_their_own_text() -> None:
     assert "        T.cpy(A[bx * block, by * block], a)" in str(caught.value)
 
 
+@pytest.mark.parametrize("use", ["T.address_of[0]", "T.address_of.x", "T.address_of(A)"])
+def test_what_has_no_triton_form_says_so_however_it_is_used(use: str) -> None:
+    program = SCALE.replace("T.copy(A[bx * block, by * block], a)", use)
+    with pytest.raises(TileError) as caught:
+        tiledsl.parse(program, M=4, N=4, dtype="float32").build(())
+    assert caught.value.message == "T.address_of: addresses have no Triton form; index the buffer"
+
+
 ESCAPES = [
     # modules and internals of T
     "T.operations.context", "T.expression", "T.hints", "T.program.sys", "T.__dict__", "T.__class__", "T.__globals__",

@@ -78,6 +78,7 @@ def test_sizes_of_an_eager_function_from_a_declaration() -> None:
         return B
 
     program = double.get_tir(T.Tensor((16,), F))
+    assert repr(program) == "<tile program double>"
     assert [each.name for each in program.params] == ["A", "B"] and "tile.kernel" in program.script()
     assert program.buffer_map[program.params[0]].shape == (16,)
     a = torch.randn(16)

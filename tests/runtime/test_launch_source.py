@@ -162,6 +162,15 @@ def test_which_way_a_call_goes(data: st.DataObject) -> None:
             assert log == [("plan", *pointers, *scalars)] and result == (returned if outputs else "planned")
 
 
+def test_a_plan_is_for_integers_that_triton_compiles_alike_for(machine: Any) -> None:
+    log: Log = []
+    caller = Caller("ti", set(), [], log)
+    recent = ((caller.kinds([At(16), 32]), lambda *tensors: True, lambda *asked: "planned"),)
+    call = defined(Writer(), [caller], {2: recent}, log)
+    ways = {number: call("kernel object", At(16), number) for number in (32, 48, -16, 5, 1, 2**31)}
+    assert ways == {32: "planned", 48: "planned", -16: "planned", 5: "found", 1: "found", 2**31: "found"}
+
+
 def test_calls_with_all_parameters_or_with_inputs_alone(machine: Any) -> None:
     log: Log = []
     whole, inputs = Caller("tti", set(), [], log), Caller("ti", set(), [], log)

@@ -130,7 +130,7 @@ class Variance:
     def _plain(self, op: Operation, control: int, active: int) -> None:
         if isinstance(op, (tile.StoreOp, tile.WriteOp)):
             buffer = op.buffer
-            indices = self._union(op.indices) if isinstance(op, tile.StoreOp) else 0
+            indices = self._union(op.indices if isinstance(op, tile.StoreOp) else [])
             own = buffer in self.allocated
             if self.threads:
                 self._store_of_thread(op, buffer, indices, control)

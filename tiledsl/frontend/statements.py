@@ -84,7 +84,7 @@ class Statements(Loops):
     def _with(self, node: syntax.With) -> None:
         if len(node.items) > 1:  # `with a, b:` is `with a: with b:`
             node = replace(node, items=node.items[:1], body=(replace(node, items=node.items[1:]),))
-        (expression, target) = node.items[0]
+        ((expression, target),) = node.items
         frame = self.evaluate(expression)
         if isinstance(frame, BranchFrame):
             self._with_if(node, frame)
@@ -137,7 +137,8 @@ class Statements(Loops):
             self.block(then if frame.condition else orelse)
             return
         self._need_kernel("T.If", node)
-        self.ctx.builder.loc = node.items[0][0].loc
+        ((condition, _),) = node.items
+        self.ctx.builder.loc = condition.loc
         self._branch(as_value(as_bool(frame.condition)), then, orelse, node.loc)
 
     def _kernel(self, node: syntax.With, frame: KernelFrame, target: syntax.Expression | None) -> None:

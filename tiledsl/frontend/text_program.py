@@ -217,7 +217,7 @@ class TextStatements(Statements):
         raise TileError(f"{_kind(value)} cannot be indexed in a text program", node.loc)
 
     def invoke(self, node: syntax.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-        self.spend(len(arguments) + len(keywords))
+        self.spend(len([*arguments, *keywords]))
         if isinstance(function, (_Function, DType, Refused)):
             return super().invoke(node, function, arguments, keywords)
         if isinstance(function, _Marker):

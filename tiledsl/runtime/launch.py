@@ -48,7 +48,7 @@ def write_call(kernel: Kernel) -> None:
         if "is_own" in vars(shared):
             shared.__call__ = call  # type: ignore[method-assign]
         else:
-            about = {"__doc__": shared.__doc__, "__module__": shared.__module__, "__call__": call, "is_own": True}
+            about = {"__doc__": shared.__doc__, "__module__": shared.__module__, "__call__": call, "is_own": None}
             kernel.__class__ = type(shared.__name__, (shared,), about)
 
 

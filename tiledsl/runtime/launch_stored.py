@@ -86,7 +86,7 @@ class CachedBinary:
         except OSError as error:
             raise LookupError(f"Triton's metadata of {self.name}") from error
         described = {"schema": SCHEMA, "asked": wanted, "files": kernel_files.digests(files)}
-        text = json.dumps(described, indent=1).encode()
+        text = json.dumps(described).encode()
         return kernel_files.write(self.folder, self._name_for(wanted), files, text)
 
     def _name_for(self, wanted: Mapping[str, Any]) -> str:

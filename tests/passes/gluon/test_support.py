@@ -40,4 +40,5 @@ def test_tritons_outside_of_what_was_tried_are_refused(
     ],
 )
 def test_the_widest_swizzle_that_divides_a_row(columns: int, dtype: str, width: int) -> None:
-    assert support.swizzle((8, columns), dtype) == width
+    assert support.swizzle((8, columns), dtype) == width == support.swizzle((2, 1, columns), dtype)
+    assert support.swizzle((1, columns), dtype) == 16  # a single row has none

@@ -11,6 +11,7 @@ from tiledsl.analysis.gluon.plan import fits_registers
 from tiledsl.analysis.gluon.schedule import AT_ONCE, block, ending_in, is_only_added_to, is_stored
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, read_for, tile_loops
+from tiledsl.analysis.gluon.words import described, loads_in_fours
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -42,7 +43,7 @@ class ScheduleLoops(Pass):
     Where consumers have rows of their own, products that wait for others of their turn are held back until those of the
     next turn are on their way, if the turn needs nothing of them. All other products are issued in order, each as soon
     as what it needs is there. Tiles that the same products read share a ring, and loops that follow each other share
-    rings.
+    rings. Where all tiles that operands of 8 bits are computed from can, they come so that lanes exchange nothing.
 
     skew:      hold products back where it is legal; without, each turn issues all of its own products.
     in_flight: the most products that a turn leaves to be awaited in the next one.
@@ -81,6 +82,9 @@ class ScheduleLoops(Pass):
             _move_before(launch.body, loops)
         _name_results(launch.body)
         _name_rings(launch)
+        for load in loads_in_fours(launch)[0]:
+            load.set_attribute("in_fours", True)
+            described(load, launch).set_attribute("in_fours", True)
         in_flight = tuple(
             () if held else _in_flight(loop, launch.warps, self.in_flight) for loop, held in zip(loops, late)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from tiledsl.analysis.gluon.words import in_fours, strides_in_fours
 from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import tile, triton
 from tiledsl.ir.types import BufferType
@@ -114,11 +115,15 @@ MULTIPROCESSOR_NAMES = {"functools", "_multiprocessors"}
 
 def descriptor_text(op: triton.DescriptorOp, buffer: str, dim: Callable[[int | str], str]) -> str:
     """The call that makes a descriptor; `dim` writes a size, which may be a symbol."""
-    type = tile.buffer_type(op.buffer)
+    type, block = tile.buffer_type(op.buffer), op.block
     shape = [dim(type.shape[axis]) for axis in op.dims]
-    layout = f", {shared_layout(op.block, type.dtype)}" if op.swizzle else ""
-    sizes = f"{_tuple(shape)}, {_tuple([_stride(type, axis, dim) for axis in op.dims])}, {op.block}"
-    return f"_descriptor({buffer}, {sizes}{layout})"
+    strides = [_stride(type, axis, dim) for axis in op.dims]
+    if op.in_fours:
+        extents = tuple(map(int, type.shape))
+        shape, strides = list(map(str, in_fours(extents))), list(map(str, strides_in_fours(extents)))
+        block = in_fours(block)
+    layout = f", {shared_layout(block, type.dtype)}" if op.swizzle else ""
+    return f"_descriptor({buffer}, {_tuple(shape)}, {_tuple(strides)}, {block}{layout})"
 
 
 def _stride(type: BufferType, axis: int, dim: Callable[[int | str], str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiledsl.analysis.gluon.words import in_fours
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
@@ -103,7 +104,7 @@ def _description(launch: triton.LaunchOp, writer: KernelWriter) -> EmittedKernel
     for value, outside in zip(launch.body.args, launch.arguments, strict=True):
         element = SIGNATURE_TYPES[value.dtype.lstrip("*")]
         if isinstance(outside.op, triton.DescriptorOp):
-            block = outside.op.block
+            block = in_fours(outside.op.block) if outside.op.in_fours else outside.op.block
             gluon_type = api.descriptor_type(block, value.dtype[1:]) if outside.op.swizzle else ""
             signature[writer.name(value)] = gluon_type or f"tensordesc<{element}{list(block)}>"
         else:

@@ -54,7 +54,8 @@ class DescriptorOp(Operation):
     """On the host: what the tensor memory accelerator must know of a buffer, to move blocks of this shape.
 
     Dimension i of the descriptor is dimension dims[i] of the buffer; the last one is contiguous. With `swizzle`, blocks
-    lie in shared memory in a layout that the kernel knows, as Gluon wants it: rows swizzled by so many bytes.
+    lie in shared memory in a layout that the kernel knows, as Gluon wants it: rows swizzled by so many bytes, and with
+    `in_fours` in the order of load_block.
 
     Example: `%A_block = triton.descriptor %A {block = (128, 64), dims = (0, 1)} : buffer<300*512*float16, global>`
     """
@@ -64,6 +65,7 @@ class DescriptorOp(Operation):
     block = attr(tuple)
     dims = attr(tuple)
     swizzle = attr(int, 0)
+    in_fours = attr(bool, False)
     out = result(BufferType, like=buffer)
 
     def verify(self) -> None:
@@ -167,7 +169,8 @@ class LoadBlockOp(Operation):
     """A block through a descriptor from `starts`; what lies outside the buffer is 0.
 
     The result has the block's shape. With `axes`, for Gluon alone, its dimension i is the block's dimension axes[i],
-    and the others, of size 1, are left out. `ring`: see tile.load_block.
+    and the others, of size 1, are left out. `ring`: see tile.load_block. `in_fours`: of n rows in shared memory, row
+    4g + 2a + b lies at a n/2 + 2g + b; the result is what it would be without (analysis/gluon/words.py).
 
     Example: `%x = triton.load_block %A[%m, %k] : tensor<128x64xfloat16>`
     """
@@ -178,6 +181,7 @@ class LoadBlockOp(Operation):
     starts = operands(ScalarType)
     axes = attr(tuple, ())
     ring = attr(str, "")
+    in_fours = attr(bool, False)
     out = result(TensorType)
 
     def verify(self) -> None:

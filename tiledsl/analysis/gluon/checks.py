@@ -15,6 +15,7 @@ from typing import TypeAlias
 from tiledsl.analysis.gluon.schedule import AT_ONCE, Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
 from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.analysis.gluon.tile_loops import is_addition
+from tiledsl.analysis.gluon.words import described, loads_in_fours
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
@@ -31,6 +32,7 @@ RULES = {
     "tokens": "a ring has a place more than are taken when the next tile is awaited",
     "in flight": "what the next turn awaits is issued in each turn, and read by nothing else",
     "results": "a result that takes an operand's place finds one",
+    "fours": "what is computed from a product knows the order of its columns",
 }
 
 
@@ -40,6 +42,7 @@ def checked(launch: triton.LaunchOp) -> Schedule:
     _check_rings(launch)
     schedule = Schedule(launch)
     _check_results(launch, schedule)
+    _check_fours(launch, schedule)
     _check_stages(schedule)
     for loop in schedule.loops:
         _check_readers(loop, schedule)
@@ -113,6 +116,18 @@ def _check_rings(launch: triton.LaunchOp) -> None:
 
 def _tiles(kind: list[_Kind]) -> str:
     return " and ".join(f"{'x'.join(map(str, box))} {dtype}" for box, dtype in kind)
+
+
+def _check_fours(launch: triton.LaunchOp, schedule: Schedule) -> None:
+    """The tiles whose rows can come in fours do, or none, and their descriptors know."""
+    possible, _ = loads_in_fours(launch)
+    asked = any(load.in_fours for load in schedule.loads)
+    for load in schedule.loads:
+        if load.in_fours != (asked and load in possible):
+            can = "can" if load in possible else "cannot"
+            raise _broken("fours", load, f"a tile's rows come in fours, and these {can}")
+        if load.in_fours != described(load, launch).in_fours:
+            raise _broken("fours", load, "its descriptor sees another order of rows", "in_fours = true for both")
 
 
 def _check_stages(schedule: Schedule) -> None:

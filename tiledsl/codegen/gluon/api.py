@@ -163,13 +163,27 @@ def _of_words(x, layout: gl.constexpr):
     )'''
 
 
-def words(dtype: str) -> str:
+# What lies at a column of a product with a tile whose rows come in fours (analysis/gluon/words.py).
+COLUMNS_IN_FOURS = '''@gluon.jit
+def _in_fours(x, columns: gl.constexpr):
+    """Which of so many columns lie at x, where a lane has fours of neighbours."""
+    half: gl.constexpr = columns // 2
+    return x % half // 2 * 4 + x // half * 2 + x % 2'''
+
+
+def words(dtype: str, in_fours: bool) -> str:
     """A function that rounds to 8 bits, and keeps four elements in one register.
+
+    in_fours: whether columns come in such an order that these are neighbours; else lanes exchange them then.
 
     Elements of 8 bits that a loop carries are taken apart and put together again in each turn; nor may a wait for
     products mention any.
     """
     kind = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype]
+    what, pieces, order = "elements of each 16 columns that a lane has", "x.shape[1] // 16, 2, 4, 2", "(0, 1, 3, 2, 4)"
+    fours = "gl.reshape(x, [x.shape[0], x.shape[1] * 4, 2, 2])"
+    if in_fours:
+        what, pieces, order, fours = "neighbours that a lane has", "2, x.shape[1] // 4, 2", "(0, 2, 1, 3)", "x"
     return f'''_ROUND = gl.constexpr(
     "{{ .reg .b16 a, b; cvt.rn.satfinite.{kind}x2.f32 a, $2, $1; cvt.rn.satfinite.{kind}x2.f32 b, $4, $3; "
     "mov.b32 $0, {{a, b}}; }}"
@@ -178,9 +192,9 @@ def words(dtype: str) -> str:
 
 @gluon.jit
 def _words(x):
-    """The four elements of each 16 columns that a lane has, of 8 bits each, as one int32."""
-    x = gl.permute(gl.reshape(x, [x.shape[0], x.shape[1] // 16, 2, 4, 2]), (0, 1, 3, 2, 4))
-    even, odd = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] * 4, 2, 2]))
+    """The four {what}, of 8 bits each, as one int32."""
+    x = gl.permute(gl.reshape(x, [x.shape[0], {pieces}]), {order})
+    even, odd = gl.split({fours})
     first, third = gl.split(even)
     second, fourth = gl.split(odd)
     return gl.inline_asm_elementwise(

@@ -39,6 +39,7 @@ class GluonExpressions(Expressions):
     def __init__(self, variables: Variables, layouts: Layouts) -> None:
         super().__init__(variables)
         self.layouts = layouts
+        self.in_fours: set[tensor.IotaOp] = set()  # along columns that come in another order
         self._wanted = ""  # the layout of the operation whose operands are being written
 
     def value(self, value: Value) -> Expression:
@@ -87,7 +88,8 @@ class GluonExpressions(Expressions):
         return self._columns(op, self.layouts.of(shape))
 
     def _columns(self, op: tensor.IotaOp, layout: str) -> Expression:
-        return Expression(f"gl.arange(0, {op.extent}, layout=gl.SliceLayout(0, {layout}))[None, :]")
+        text = f"gl.arange(0, {op.extent}, layout=gl.SliceLayout(0, {layout}))"
+        return Expression(f"{f'_in_fours({text}, {op.extent})' if op in self.in_fours else text}[None, :]")
 
     def broadcast(self, op: tensor.BroadcastOp) -> Expression:
         inner, shape = self.value(op.source), op.out.shape

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from math import prod
 
 from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import (
@@ -33,14 +34,15 @@ from tiledsl.analysis.gluon.schedule import (
     last_of,
 )
 from tiledsl.analysis.gluon.slices import needed_for
+from tiledsl.analysis.gluon.words import FOUR, described, loads_in_fours
 from tiledsl.analysis.loops import trip_count
-from tiledsl.codegen.expressions import ADD
+from tiledsl.codegen.expressions import ADD, MULTIPLY
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.variables import LoopVariables
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes
-from tiledsl.dialects import gluon, scf, tensor, triton
+from tiledsl.dialects import gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
@@ -95,9 +97,15 @@ class GluonKernelWriter(SpecializedWriter):
         words = [each for each in self.plan.products if in_words(each) and self.plan.reads_registers(each)]
         self.rounded = {each.a.op for each in words if block(each.a) is None}
         if words:
-            made = (api.EXCHANGED, api.words(words[0].a.dtype)) if self.rounded else ()
+            self.in_fours = any(load.in_fours for load in self.plan.loads)
+            exchanged = () if self.in_fours else (api.EXCHANGED,)
+            made = (*exchanged, api.words(words[0].a.dtype, self.in_fours)) if self.rounded else ()
             self.helpers = (*self.helpers, *made, api.of_words(words[0].a.dtype))
         super().__init__(launch, module_names)
+        if words and self.in_fours:
+            _, self.expressions.in_fours = loads_in_fours(launch)
+            if self.expressions.in_fours:
+                self.helpers = (*self.helpers, api.COLUMNS_IN_FOURS)
 
     # Names
 
@@ -280,9 +288,22 @@ class GluonKernelWriter(SpecializedWriter):
 
     def _load(self, op: triton.LoadBlockOp, place: str, at: str) -> None:
         self.origin(op)
-        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
+        offsets = ", ".join(self._starts(op))
         full, tile = f"{self.full[op.ring]}.index({place})", f"{self.tile_buffer(op)}.index({at})"
         self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {tile})")
+
+    def _starts(self, op: triton.LoadBlockOp) -> list[str]:
+        """Where a box starts in its descriptor's view of memory."""
+        starts = [self.expressions.value(value) for value in op.starts]
+        if not op.in_fours:
+            return [start.text for start in starts]
+        *outer, row, column = starts
+        sizes = tile.buffer_type(described(op, self.launch).buffer).shape
+        strides = [prod(map(int, sizes[n + 1 : -2])) for n in range(len(outer))]
+        at = " + ".join(
+            start.at(ADD) if step == 1 else f"{start.at(MULTIPLY)} * {step}" for start, step in zip(outer, strides)
+        )
+        return [*([at] if outer else []), "0", f"{row.at(MULTIPLY)} // {FOUR}", "0", column.text]
 
     def _advance(self, stage: str, phase: str) -> None:
         depth = self.plan.loops[0].op.num_stages
@@ -333,7 +354,8 @@ class GluonKernelWriter(SpecializedWriter):
         elif op in self.rounded:
             self._await_values(self._read_by(op))
             self.origin(op)
-            self.line(f"{self.name(op.result)} = _exchanged(_words({self.expressions.text(op.operands[0])}))")
+            words = f"_words({self.expressions.text(op.operands[0])})"
+            self.line(f"{self.name(op.result)} = {words if self.in_fours else f'_exchanged({words})'}")
         else:
             self._await_values(self._read_by(op))
             super().statement(op)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 from tiledsl.analysis.gluon.slices import dependents, only_for_loads
+from tiledsl.analysis.gluon.words import in_fours
 from tiledsl.codegen.expressions import shape_text
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
@@ -227,7 +228,7 @@ class SpecializedWriter(KernelWriter, ABC):
         """A place of a ring as a matrix, without the box's dimensions of 1."""
         shape = op.out.shape if isinstance(op, triton.LoadBlockOp) else op.value.shape
         text = f"{ring}.index({index})"
-        return text if len(gluon.box(op)) == 2 else f"{text}.reshape([{shape[0]}, {shape[1]}])"
+        return text if len(placed(op)) == 2 else f"{text}.reshape([{shape[0]}, {shape[1]}])"
 
     def operand(self, value: Value, place: str) -> str:
         """What lies at a place of a ring as an operand of a product: a loaded tile, or one that is transposed."""
@@ -263,7 +264,7 @@ class SpecializedWriter(KernelWriter, ABC):
             self.allocate(buffer, store, self.warp_groups)
 
     def allocate(self, name: str, op: triton.LoadBlockOp | triton.StoreBlockOp, places: int) -> None:
-        shape = ", ".join(map(str, (places, *gluon.box(op))))
+        shape = ", ".join(map(str, (places, *placed(op))))
         dtype = TRITON_TYPES[op.out.dtype if isinstance(op, triton.LoadBlockOp) else op.value.dtype]
         self.line(f"{name} = gl.allocate_shared_memory({dtype}, [{shape}], {self.descriptor(op)}.layout)")
 
@@ -284,6 +285,12 @@ class SpecializedWriter(KernelWriter, ABC):
         self.line(f"    {[4] * (self.warp_groups - 1) + [1]},")
         self.line(f"    {[registers] * (self.warp_groups - 1) + [PRODUCER_REGISTERS]},")
         self.line(")")
+
+
+def placed(op: triton.LoadBlockOp | triton.StoreBlockOp) -> tuple[int, ...]:
+    """The extents of a box in shared memory."""
+    extents = gluon.box(op)
+    return in_fours(extents) if isinstance(op, triton.LoadBlockOp) and op.in_fours else extents
 
 
 def box_bytes(op: triton.LoadBlockOp) -> int:

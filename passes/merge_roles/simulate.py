@@ -10,6 +10,7 @@ the order, and accesses of which one writes are ordered by what is known.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections.abc import Hashable, Iterator, Sequence
@@ -118,6 +119,7 @@ class World:
         self.ranges = Ranges.around(kernel)
         self.turn: tuple[int, ...] = ()
         self.events: list[Event] = []
+        self.accesses_within = functools.cache(_accesses_within)
 
     # Running
 
@@ -426,7 +428,7 @@ class World:
     def _accesses(self, op: Operation, step: Step) -> None:
         role = step.roles[0]
         started: Clock = {("copy", self.number): 1}
-        found = [(each, _is_started(inner, op)) for inner in op.walk() for each in accesses_of(inner, "shared")]
+        found = self.accesses_within(op)
         for (buffer, box, writes), _ in found:
             if not writes and not self._access(buffer, self._box(box, role), False, step, None):
                 return
@@ -566,6 +568,11 @@ def _overlap(one: Box, other: Box) -> bool:
 
 def _covers(one: Box, other: Any) -> bool:
     return all(a <= c and d <= b for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _accesses_within(op: Operation) -> list[tuple[tuple[Value, Any, bool], bool]]:
+    """The accesses to shared tiles, and whether they belong to a copy that goes on."""
+    return [(each, _is_started(inner, op)) for inner in op.walk() for each in accesses_of(inner, "shared")]
 
 
 def _is_started(op: Operation, outer: Operation) -> bool:

@@ -277,7 +277,9 @@ def test_shared_memory_may_be_filled_to_the_last_byte(rows: int, fits: bool) -> 
     assert (looped(body)[0] is not None) is fits
     loop, kernel = looped(body, persistent=1)
     assert loop is not None and loop.flatten is fits
-    assert ["need 234496 bytes of shared memory; cuda:90 has 232448" in each for each in kernel.remarks] == [True] * (not fits)
+    assert ["need 234496 bytes of shared memory; cuda:90 has 232448" in each for each in kernel.remarks] == [True] * (
+        not fits
+    )
 
 
 def test_large_tiles_without_a_loop_of_products_are_no_reason_against_flattening() -> None:

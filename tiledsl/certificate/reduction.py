@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import lcm, prod
 
 from tiledsl.analysis.dependence import ancestors, depends_on
-from tiledsl.dialects import arith, scf, tile
+from tiledsl.dialects import arith, scf, thread, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
@@ -49,7 +49,7 @@ def reduced(root: tile.FuncOp, blocks: int = _BLOCKS) -> tile.FuncOp | None:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
             op.set_field("grid", made)
-        elif isinstance(op, scf.ForOp) and _walks_memory(op):
+        elif isinstance(op, scf.ForOp) and (_walks_memory(op) and not _walks_tile(op) or _meets_roles(op)):
             _shorten(op, counts)
     try:
         verify(twin)
@@ -158,6 +158,27 @@ def _walks_memory(loop: scf.ForOp) -> bool:
             if isinstance(buffer, BufferType) and buffer.scope == "global":
                 return True
     return False
+
+
+def _walks_tile(loop: scf.ForOp) -> bool:
+    """Whether each iteration stores into places of its own in an on-chip tile: it is whole after all of them."""
+    for op in loop.walk():
+        if isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope != "global":
+            if any(_is_stepped(index, loop.index) for index in op.indices):
+                return True
+    return False
+
+
+def _is_stepped(value: Value, index: Value) -> bool:
+    """Whether a value is a sum with a multiple of an index; not where a remainder is taken, as in a ring of tiles."""
+    if isinstance(value.op, (arith.AddOp, arith.SubOp, arith.MulOp, arith.CastOp)):
+        return any(_is_stepped(each, index) for each in value.op.operands)
+    return value is index
+
+
+def _meets_roles(loop: scf.ForOp) -> bool:
+    """Whether a role's turns are met by those of others, which may walk through memory."""
+    return any(isinstance(op, (thread.ArriveOp, thread.WaitOp)) for op in loop.walk())
 
 
 def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:

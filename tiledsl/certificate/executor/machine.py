@@ -163,6 +163,7 @@ class Executor:
     extents: Point = ()  # and how many there are
     private: frozenset[Value] = frozenset()  # where they are threads: the buffers of which each has its own
     lines: Sequence[np.ndarray] = ()  # and the indices of the threads
+    of_block: frozenset[Operation] = frozenset()  # the parallels in them in which nothing differs from thread to thread
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra

@@ -471,10 +471,12 @@ def _parallel(op: Operation, executor: Executor) -> Step:
     region, args, extents = op.regions[0], op.regions[0].args, op.attributes["extents"]
     ranges = [[np.int32(number) for number in range(extent)] for extent in extents]
     own = _of_each_lane(op)
+    of_block = op in executor.of_block
     # A loop in a loop has no place here, and of what a lane has for itself single elements.
     apart = (
         any(inner.name in ("tile.parallel", "tile.print") or _is_one_place(inner, args, own) for inner in region.walk())
-        or any(isinstance(around, ParallelOp) for around in ancestors(op))
+        or not of_block
+        and any(isinstance(around, ParallelOp) for around in ancestors(op))
         or not all(_is_by_elements(buffer) for buffer in own)
         or _has_shared_updates(op)
     )
@@ -485,12 +487,17 @@ def _parallel(op: Operation, executor: Executor) -> Step:
     lines = index_lines(extents)
 
     def step(env: Env) -> None:
-        if executor.in_lanes and executor.lanes is None and not apart:
+        if executor.in_lanes and (executor.lanes is None or of_block) and not apart:
+            if executor.roles is not None:
+                executor.roles.drain(executor)
+            outside = executor.lanes, executor.extents, executor.lines
+            if outside[0] is not None and not np.any(outside[0]):
+                return
             env.update(zip(args, lines, strict=True))
             executor.lanes, executor.extents, executor.lines = np.True_, extents, lines
             env.update((buffer, _for_lanes(executor, buffer)) for buffer in own)
             body(env)
-            executor.lanes = None
+            executor.lanes, executor.extents, executor.lines = outside
             return
         for point in itertools.product(*ranges):
             env.update(zip(args, point, strict=True))

@@ -22,11 +22,11 @@ def of_threads(op: Operation, executor: Executor) -> Step:
     variance = Variance(op)
     private = [value for value in variance.private if variance.of(value) & variance.threads]
     outer = executor.private
-    executor.private = frozenset(private)
+    executor.private, executor.of_block = frozenset(private), variance.apart
     with_roles = has_roles(op.body)
     executor.wrap = waiting_for_roles(executor) if with_roles else None
     body = executor.block(op.body)
-    executor.private, executor.wrap = outer, None
+    executor.private, executor.of_block, executor.wrap = outer, frozenset(), None
     fragments = own_fragments(op.body) if with_roles else []
     lines = index_lines(extents)
 

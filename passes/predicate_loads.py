@@ -149,4 +149,4 @@ def is_movable(op: Operation) -> bool:
         return tile.buffer_type(op.buffer).scope == "global"
     if isinstance(op, _DIVISIONS):
         return constant_of(op.operands[1]) not in (None, 0, -1)
-    return op.is_pure and not op.regions
+    return not op.has_effects

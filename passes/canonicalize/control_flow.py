@@ -137,7 +137,7 @@ def _folded(value: Value, region: Region, constants: dict[Value, Number | None])
     if value not in constants:
         op = value.op
         constants[value] = constant_of(value)
-        if constants[value] is None and op is not None and op.parent is region and op.is_pure and not op.regions:
+        if constants[value] is None and op is not None and op.parent is region and not op.has_effects:
             numbers = [_folded(each, region, constants) for each in op.operands]
             if None not in numbers:
                 constants[value] = _fold_of_constants(op, numbers)

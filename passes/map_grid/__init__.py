@@ -88,7 +88,8 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
     block = Value(INT32, kernel.body, "block")
     indices = [block]
     if gz and fold_z:
-        kernel.set_field("grid", [host.apply(arith.MulOp, plane, gz[0], "blocks")])
+        (depth,) = gz
+        kernel.set_field("grid", [host.apply(arith.MulOp, plane, depth, "blocks")])
         kernel.body.set_args([block])
         indices = [inside.apply(arith.TruncModOp, block, plane), inside.apply(arith.TruncDivOp, block, plane)]
     else:

@@ -62,7 +62,7 @@ class Emitter:
     def _is_used(self, value: Value) -> bool:
         """Whether a value is used by what is used: dead arithmetic on it goes."""
         for user in list(value.uses):
-            if user.is_pure and not user.regions and not any(map(self._is_used, user.results)):
+            if not user.has_effects and not any(map(self._is_used, user.results)):
                 user.erase()
         return bool(value.uses)
 
@@ -144,7 +144,7 @@ class Emitter:
             guards = item.guards if isinstance(item, Step) else item.loops[0].guards
             if isinstance(item, Step) and _is_barrier(item.op):
                 continue
-            if isinstance(item, Step) and item.op.is_pure and not item.op.regions:
+            if isinstance(item, Step) and not item.op.has_effects:
                 self._pure(item, mapping, region, branches)
                 continue
             place = self._branch(guards, mapping, region, branches)
@@ -262,7 +262,7 @@ def _only_loop(item: Fused) -> Fused | None:
     """The loop in a loop that is all that it does, but for arithmetic; of plain bounds."""
     loops = [each for each in item.body if isinstance(each, Fused)]
     steps = [each for each in item.body if isinstance(each, Step)]
-    if len(loops) != 1 or not all(each.op.is_pure and not each.op.regions for each in steps):
+    if len(loops) != 1 or any(each.op.has_effects for each in steps):
         return None
     op, outer = loops[0].loops[0].op, item.loops[0].op
     plain = constant_of(op.lower) == 0 and constant_of(op.step) == 1 and constant_of(outer.lower) == 0
@@ -328,7 +328,7 @@ def _uses(role: Role, index: Value, shared: bool) -> bool:
     return any(
         _touches(step.op, index)
         for step in steps_of(role.program)
-        if (step.op.has_effects or step.op.regions) and (len(step.roles) > 1) is shared and not _is_barrier(step.op)
+        if step.op.has_effects and (len(step.roles) > 1) is shared and not _is_barrier(step.op)
     )
 
 

@@ -46,7 +46,7 @@ class Keys:
         op = value.op
         if isinstance(op, tile.LoadOp) and (store := last_store(op)) is not None:
             return self.of(store.value)
-        if op is None or op.regions or (op.has_effects and not self._is_fixed(op)):
+        if op is None or op.has_effects and not self._is_fixed(op):
             return value
         signature = op.signature
         return (signature, op.results.index(value), *(self.of(each) for each in op.operands))
@@ -192,7 +192,7 @@ class Merger:
             if isinstance(item, Step) and is_variable(item.op):
                 found += [each for each, _ in doing if _stores(each, item.op.operands[0])]
                 reading.append(item)
-            elif isinstance(item, Fused) or not item.op.is_pure or item.op.regions:
+            elif isinstance(item, Fused) or item.op.has_effects:
                 found += [each for each in reading if _stores(item, each.op.operands[0])]
                 own = item.guards if isinstance(item, Step) else item.loops[0].guards
                 mine = {self.keys.of(value): holds for value, holds in own}

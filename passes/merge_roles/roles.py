@@ -215,7 +215,7 @@ class _Projection:
             raise TileError("a part of a warp's threads runs a loop in which it waits or arrives", op.loc)
 
     def _step(self, op: Operation, out: list[Node], guards: tuple[Guard, ...], active: frozenset[int]) -> None:
-        if op.is_pure and not op.regions or is_variable(op):
+        if not op.has_effects or is_variable(op):
             guards = ()
         is_common = not active <= self.own
         if isinstance(op, thread.BarrierOp) and len(active) < self.threads.count:

@@ -251,7 +251,7 @@ class _Body:
                 return self._forwarded(op, stored)
             if tile.buffer_type(op.buffer).scope == "local":
                 return None
-        elif not op.is_pure or op.regions:
+        elif op.has_effects:
             return None
         short = self._quotient(op) or self._sum(value, at)
         if short is not None:
@@ -410,7 +410,7 @@ def _alike(one: Sequence[Value], other: Sequence[Value]) -> bool:
 
 def _key(value: Value) -> object:
     op = value.op
-    return value if op is None or op.has_effects or op.regions else (op.signature, *map(_key, op.operands))
+    return value if op is None or op.has_effects else (op.signature, *map(_key, op.operands))
 
 
 def _number(value: Value, known: Mapping[Value, int]) -> int | None:
@@ -447,7 +447,7 @@ def dissolve(threads: tile.ParallelOp) -> None:
 
 
 def _erase_dead(op: Operation) -> None:
-    if op.is_pure and not op.regions and op.parent is not None:
+    if not op.has_effects and op.parent is not None:
         for value in op.results:
             for user in list(value.uses):
                 _erase_dead(user)

@@ -245,7 +245,7 @@ class World:
 
     def _step(self, step: Step) -> None:
         op = step.op
-        if op.is_pure and not op.regions:
+        if not op.has_effects:
             return
         if any(role in self.blocked for role in step.roles):
             for role in step.roles:  # they wait for that one
@@ -522,7 +522,7 @@ def _leaves(value: Value) -> Iterator[Value]:
     """What a value is computed from."""
     value = resolved(value)
     op = value.op
-    if op is None or op.has_effects or op.regions:
+    if op is None or op.has_effects:
         yield value
         return
     for operand in op.operands:

@@ -45,7 +45,7 @@ def _last_turn(loop: scf.ForOp, threads: Threads) -> scf.IfOp | None:
         if isinstance(op, scf.IfOp):
             only_then = op.orelse.first is op.orelse.last and not op.results
             return op if only_then and threads.divides(op) and not threads.depends(op.condition) else None
-        if not (op.is_pure and not op.regions or is_variable(op)):
+        if op.has_effects and not is_variable(op):
             return None
     return None
 
@@ -128,7 +128,7 @@ def _take(loop: scf.ForOp, branch: scf.IfOp, n: Value) -> None:
 def _copied(value: Value, builder: Builder) -> Value:
     """A value computed anew, of variables and what is visible everywhere."""
     op = value.op
-    if op is None or not (op.is_pure and not op.regions or is_variable(op)):
+    if op is None or op.has_effects and not is_variable(op):
         return value
     mapping = {each: _copied(each, builder) for each in op.operands if not hasattr(each.type, "scope")}
     return builder.insert(op.clone(mapping)).results[op.results.index(value)]

@@ -111,9 +111,7 @@ class _Padder:
             case tile.LoadOp():
                 self._mask(op, op.mask, self.shapes.get(op.out, ()))
             case tile.StoreOp() | tile.AtomicOp():
-                compare = op.compare if isinstance(op, tile.AtomicOp) else None
-                values = [*op.indices, op.value, *(each for each in (op.mask, compare) if each is not None)]
-                shape = broadcast_shapes(*(self.shapes.get(value, ()) for value in values))
+                shape = broadcast_shapes(*(self.shapes.get(value, ()) for value in op.operands))
                 self._mask(op, op.mask, shape or ())
             case tensor.ReduceOp():
                 op.set_operands([self._filled(op, op.source, [op.axis], _nothing(op))])

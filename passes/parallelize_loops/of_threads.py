@@ -28,7 +28,7 @@ def updates_of_thread(loop: scf.ForOp) -> list[Update] | None:
         if type.scope == "global" or not picks(ops, loop.index):
             continue
         own = type.scope == "local"
-        if own and not all(op in ops or _is_of_whole(op) for op in buffer.uses):
+        if own and not all(map(_is_of_whole, buffer.uses)):
             return None
         sizes.append(prod(type.static_shape) * (prod(threads.extents) if own else 1))
     return updates if any(size >= len(points) * prod(threads.extents) for size in sizes) else None

@@ -141,4 +141,4 @@ def _needed(part: list[Operation], makers: dict[Value, Operation]) -> list[Opera
 def _gives_the_same(op: Operation, written: set[Value]) -> bool:
     if isinstance(op, tile.LoadOp):
         return op.buffer not in written and tile.buffer_type(op.buffer).scope != "global"
-    return op.is_pure and not op.regions
+    return not op.has_effects

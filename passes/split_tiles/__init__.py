@@ -68,13 +68,12 @@ class SplitTiles(Pass):
 
 def divide_columns(kernel: tile.KernelOp) -> None:
     """Divide tiles of a kernel's products, but none of these products' rows."""
-    if _may_gain(kernel, every=False):
-        _divide(kernel, [Dims(kernel, whole_rows=True)], Ranges.around(kernel))
+    _divide(kernel, [Dims(kernel, whole_rows=True)], Ranges.around(kernel))
 
 
 def sums_in_parts(kernel: tile.KernelOp) -> bool:
     """Whether `divide_columns` would add up floats part by part."""
-    return _may_gain(kernel, every=False) and Dims(kernel, whole_rows=True).divides_sums
+    return Dims(kernel, whole_rows=True).divides_sums
 
 
 def _divide(root: Operation, found: Sequence[Dims], ranges: Ranges) -> None:

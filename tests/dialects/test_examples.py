@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tiledsl.dialects  # noqa: F401
-from tiledsl.ir.core import OPERATIONS, Operation
+from tiledsl.ir.core import OPERATIONS, Effect, Operation
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.printer import print_op
 
@@ -161,3 +161,11 @@ def test_every_field_of_a_class_is_documented_by_its_type() -> None:
     for name, op_type in OPERATIONS.items():
         assert op_type.__doc__ and op_type.__doc__ != Operation.__doc__, name
         assert re.fullmatch(r"[a-z]+\.[a-z_]+", name)
+
+
+@pytest.mark.parametrize(
+    "kind", [each for each in OPERATIONS.values() if each.region_fields], ids=lambda each: each.name
+)
+def test_what_has_regions_has_their_effects(kind: type[Operation]) -> None:
+    """So that what has no effects at all has no regions either."""
+    assert Effect.REGION in kind.effects and kind.has_effects

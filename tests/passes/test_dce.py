@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from tests.passes.ir_cases import after, filecheck, program
+from tests.passes.ir_cases import after, body_lines, filecheck, kernel_of, program
 from tests.support.programs import check_pass, inputs_for
-from tiledsl.passes.dce import Dce
+from tiledsl.passes.dce import Dce, erase_sources
 
 
 def test_unused_loads_loops_and_carried_values_go() -> None:
@@ -59,3 +59,32 @@ def test_atomics_prints_and_while_loops_stay() -> None:
 def test_meaning_stays() -> None:
     func = program("%x = tile.load %A[%bx, %s] : float32\ntile.store %f, %A[%bx, %bx]").root
     check_pass(Dce(), func, inputs_for(func, 0))
+
+
+def test_what_computed_a_value_goes_with_it() -> None:
+    """As far as nothing else uses it, and no load."""
+    made = program(
+        """%x = tile.load %N[%bx] : int32
+        %kept = arith.add %x, %s : int32
+        %a = arith.mul %kept, %c3 : int32
+        %b = arith.neg %a : int32
+        %both = arith.sub %b, %a : int32
+        %other = arith.max %b, %c5 : int32
+        %user = arith.min %kept, %s : int32
+        tile.store %user, %N[%bx]"""
+    )
+    values = {value.name: value for op in made.root.walk() for value in op.results}
+    erase_sources([values["a"]])
+    assert len(body_lines(made)) == 8  # it is used
+    erase_sources([values["both"], values["other"], kernel_of(made).regions[0].args[0]])
+    filecheck(
+        body_lines(made),
+        """
+        %x = tile.load %N{{.}}%bx] : int32
+        %kept = arith.add %x, %s : int32
+        %user = arith.min %kept, %s : int32
+        tile.store %user, %N{{.}}%bx]
+        """,
+    )
+    names = {value.name for op in kernel_of(made).walk() for value in op.results}
+    assert not {"c3", "c5"} & names

@@ -533,3 +533,23 @@ def test_float64_is_rounded_once(dtype: str, bits: int) -> None:
     found = np.zeros(18, inputs_for(made.root, 0)[1].dtype)
     executor.run(made.root, [numbers, found])
     np.testing.assert_array_equal(found.astype(np.float64), np.round(numbers * 2**bits) / 2**bits)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("", set()),
+        ("%x = arith.sub %f, %g : float32", set()),
+        ("%b = arith.mul %g, %c0.5 : float32\n%x = arith.sub %a, %b : float32", {"reassociation"}),
+        ("%b = arith.mul %g, %f : float32\n%x = arith.sub %a, %b : float32", set()),
+        ("%b = arith.mul %g, %c0.25 : float32\n%x = arith.sub %a, %b : float32", set()),
+        ("%b = arith.mul %g, %c0.5 : float32\n%x = arith.add %a, %b : float32", set()),
+        ("%x = arith.sub %a, %g : float32", set()),
+    ],
+)
+@pytest.mark.parametrize(("function", "base"), [("exp2", True), ("exp", True), ("sin", False)])
+def test_the_other_exponents_are_named(made: str, named: set[str], function: str, base: bool) -> None:
+    text = f'%a = arith.mul %f, %c0.5 : float32\n%e = arith.math [%a] {{function = "exp2"}} : float32\n{made}'
+    text += f'\n%y = arith.math [%x] {{function = "{function}"}} : float32' if made else ""
+    found = program(text, parameters="f: float32, g: float32")
+    assert LegalizeArith().allowances(found) == (named if base else set())

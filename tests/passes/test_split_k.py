@@ -18,10 +18,11 @@ from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
-from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.pass_manager import Pass, PassManager, Program
 from tiledsl.ir.verifier import verify
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.split_k import SplitK
+from tiledsl.passes.split_k.last_wave import SplitLastWave
 from tiledsl.runtime.target import Target
 
 
@@ -267,3 +268,14 @@ def test_short_loops_and_kernels_without_products_stay() -> None:
 def test_splits_must_be_positive() -> None:
     with pytest.raises(TileError, match=r"split-k\.splits is 0"):
         remarks(gemm(), 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (SplitK(), False), (SplitK(splits=2), True), (SplitK(streams=1), True), (SplitK(streams=-1), True),
+        (SplitLastWave(), False), (SplitLastWave(programs=1), True), (SplitLastWave(programs=-1), True),
+    ],
+)  # fmt: skip
+def test_another_order_of_additions_is_named(made: Pass, named: bool) -> None:
+    assert made.allowances(Program(gemm())) == ({"reassociation"} if named else set())

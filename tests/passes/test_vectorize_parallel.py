@@ -13,6 +13,7 @@ from tests.passes.ir_cases import TO_VALUES, after, filecheck, kernel, to_values
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
@@ -782,3 +783,32 @@ def test_elements_at_computed_places_are_combined_in_a_type_that_has_it(
     parameters = f"X: 1024*{dtype}, Y: 512*{dtype}, N: 1024*int32"
     (line,) = (each for each in after(VectorizeParallel(), body, parameters=parameters) if "tensor.scatter" in each)
     assert line.endswith(f": tensor<512x{computed_in}>, tensor<1024x{computed_in}>")
+
+
+ALONE = '%o = tile.atomic %c2.0, %w[%c3] {kind = "add"} : float32 tile.store %o, %W[%c0, %c0]'
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("", False),
+        ("PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %a[%i, %j] }", False),
+        (f"PAR {{ {UPDATE} tile.store %z, %v[%i] }}", True),
+        (f"tile.parallel {{extents = (2,)}} (%o: int32) {{ PAR {{ {UPDATE} tile.store %z, %v[%i] }} }}", True),
+        ('PAR { %x = tile.load %a[%i, %j] : float32 %o = tile.atomic %x, %W[%i, %j] {kind = "add"} : float32}', False),
+        ('PAR { %x = tile.load %a[%i, %j] : float32 %o = tile.atomic %x, %v[%i] {kind = "add"} : float32}', True),
+        (ALONE, True),
+        (ALONE + '%q = tile.atomic %c2.0, %W[%c0, %c1] {kind = "add"} : float32', True),
+    ],
+)  # fmt: skip
+def test_another_order_of_what_points_add_is_named(body: str, named: bool) -> None:
+    assert VectorizeParallel().allowances(Program(tiles(body))) == ({"reassociation"} if named else set())
+
+
+def test_an_update_outside_of_every_parallel() -> None:
+    """It gives what was there before, and is no atomic operation."""
+    found = to_values(tiles(ALONE + "%x = tile.load %w[%c3] : float32 tile.store %x, %W[%c1, %c1]"))
+    assert "tile.atomic" not in found
+    unused = 'tile.store %c1.0, %v[%c0] %o = tile.atomic %c2.0, %v[%c0] {kind = "max"} : float32'
+    assert "tile.atomic" not in to_values(tiles(unused))
+    assert "tile.atomic" in to_values(tiles('%o = tile.atomic %c2.0, %W[%c0, %c1] {kind = "add"} : float32'))

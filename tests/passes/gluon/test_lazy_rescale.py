@@ -14,12 +14,13 @@ from tests.passes.gluon.test_merge_softmax_loops import SHAPES, attention, loops
 from tests.passes.gluon.test_merge_softmax_loops import results as attention_results
 from tests.passes.ir_cases import kernel_of, program
 from tests.support.executor import run
-from tiledsl.dialects import tile
+from tiledsl.dialects import gluon, scf, tile
 from tiledsl.ir.core import Region
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.types import with_shape
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.gluon.lazy_rescale import _bounded, _row_shape, rescale_lazily
+from tiledsl.passes.gluon.lazy_rescale import _bounded, _row_shape, name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 
 ROWS, KEYS, TILE, DIM = 16, 64, 8, 16
@@ -250,6 +251,7 @@ def test_which_tiles_do_not_exceed_a_row_of_maxima(body: str, found: list[tuple[
          [("t", 1.0, (), 4.0), ("t", 1.0, (), 0.0)]),
         ("%x = arith.mul %m, %f : ROW", []),  # of any sign
         ("%c = arith.mul %m, %r : ROW\n%x = arith.mul %c, %r : ROW", []),  # a square
+        ('%b = arith.math [%m] {function = "abs"} : ROW\n%x = arith.mul %m, %b : ROW', []),  # one for each row
     ],
 )  # fmt: skip
 def test_by_how_much_tiles_exceed_a_row(body: str, found: list[tuple[str, float, tuple[str, ...], float]]) -> None:
@@ -492,3 +494,55 @@ def test_the_shape_of_one_number_for_each_row(
 ) -> None:
     made = Region([with_shape(value, "float32"), with_shape(rows, "float32")])
     assert _row_shape(*made.args) == shape
+
+
+RESCALED = """
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x16xint32>
+%a = tile.load %A[%i, %j] : tensor<16x16xfloat32>
+%flat = tensor.iota {axis = 0} : tensor<16xint32>
+%rows = tile.load %A[%flat, %c0] : tensor<16xfloat32>
+%zero = arith.constant {value = 0.0} : tensor<16x16xfloat32>
+%sums = scf.for %c0, %s, %c1[%zero] : tensor<16x16xfloat32> (%k: int32, %acc: tensor<16x16xfloat32>) {
+  %column = tensor.reshape %rows : tensor<16x1xfloat32>
+  %factor = tensor.broadcast %column : tensor<16x16xfloat32>
+  %old = arith.mul %acc, %factor : tensor<16x16xfloat32>
+  %new = tensor.dot %a, %a, %old : tensor<16x16xfloat32>
+  scf.yield [%new]
+}
+tile.store %sums, %A[%i, %j]
+"""
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after", "factor"),
+    [
+        ("", "", "rows"),
+        ("mul %acc, %factor", "mul %factor, %acc", "rows"),
+        ("mul %acc, %factor", "mul %acc, %column", "rows"),
+        ("%column = tensor.reshape %rows :", "%column = arith.cast %i :", "column"),
+        ("mul %acc, %factor", "mul %acc, %f", ""),  # one for all rows
+        ("mul %acc, %factor", "mul %acc, %j2", ""),  # one for each column
+        ("mul %acc, %factor", "mul %acc, %a", ""),
+        ("mul %acc, %factor", "mul %acc, %acc", ""),
+        ("mul %acc, %factor", "add %acc, %factor", ""),
+        ("mul %acc, %factor", "mul %a, %factor", ""),
+        ("tensor.dot %a, %a, %old", "tensor.dot %a, %old, %zero", ""),
+        ("tensor.dot %a, %a, %old", "arith.add %a, %old", ""),
+        ("scf.yield", "tile.print [%old]\nscf.yield", ""),  # it is used twice
+        ("scf.yield", "tile.print [%acc]\nscf.yield", ""),
+    ],
+)
+def test_multiplications_of_accumulators_by_rows_are_named(before: str, after: str, factor: str, skip: bool) -> None:
+    assert before in RESCALED
+    text = RESCALED.replace(before, after) if before else RESCALED
+    made = program(text.replace("%sums =", "%j2 = arith.cast %j : tensor<1x16xfloat32>\n%sums ="))
+    loops = of_kinds(kernel_of(made).walk(), scf.ForOp)
+    name_rescaling(loops, skip)
+    verify(made.root)
+    named = of_kinds(loops[0].body, gluon.RescaleOp)
+    found = [(op.operands[0].name, op.operands[1].name, op.skip, op.result.name) for op in named]
+    assert found == ([("acc", factor, skip, "old")] if factor else [])
+    products = [op.name for op in loops[0].body if op.name.startswith("arith.mul") or op.name == "gluon.rescale"]
+    assert products == ["gluon.rescale"] if factor else "gluon.rescale" not in products

@@ -200,7 +200,7 @@ class _Dims(DisjointSets[Dim]):
 def _is_index(op: Operation, indices: dict[Value, int]) -> bool:
     """Whether an operation gives integers or conditions of the position along one dimension."""
     out = op.result
-    if is_float(out.dtype) or sum(size > 1 for size in out.shape) > 1 or not op.is_pure or not out.shape:
+    if is_float(out.dtype) or sum(size > 1 for size in out.shape) > 1 or not out.shape:
         return False
     return all(indices.get(value, DEPTH) < DEPTH or not value.shape for value in op.operands)
 

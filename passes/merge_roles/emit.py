@@ -62,7 +62,7 @@ class Emitter:
     def _is_used(self, value: Value) -> bool:
         """Whether a value is used by what is used: dead arithmetic on it goes."""
         for user in list(value.uses):
-            if not user.has_effects and not any(map(self._is_used, user.results)):
+            if not user.has_effects and not self._is_used(user.result):
                 user.erase()
         return bool(value.uses)
 
@@ -328,7 +328,7 @@ def _uses(role: Role, index: Value, shared: bool) -> bool:
     return any(
         _touches(step.op, index)
         for step in steps_of(role.program)
-        if step.op.has_effects and (len(step.roles) > 1) is shared and not _is_barrier(step.op)
+        if step.op.has_effects and (len(step.roles) > 1) is shared
     )
 
 

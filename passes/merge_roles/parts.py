@@ -304,12 +304,11 @@ def _follow(one: Value, other: Value, axis: int) -> bool:
         return False
     if not all(_is_along_k(user, first.source) for user in first.source.uses):
         return False
-    starts = [[constant_of(each) for each in copy.source_offsets] or [0, 0] for copy in (first, second)]
-    if None in starts[0] or None in starts[1]:
+    wanted, start = ([constant_of(each) for each in copy.source_offsets] or [0, 0] for copy in (first, second))
+    if None in (*wanted, *start):
         return False
-    wanted = list(starts[0])
     wanted[axis] += first.shape[axis]
-    return starts[1] == wanted and first.shape[1 - axis] == second.shape[1 - axis]
+    return start == wanted and first.shape[1 - axis] == second.shape[1 - axis]
 
 
 def _is_along_k(user: Operation, buffer: Value) -> bool:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
+from tiledsl.passes.merge_roles.simulate import accesses_of, root
 
 _MOST_POINTS = 1 << 20
 
@@ -95,6 +97,19 @@ class _Nest:
     def _is_of_tile(self, store: tile.StoreOp) -> bool:
         return tile.buffer_type(store.buffer).scope == "shared" and any(
             self._varies(index, set(self.threads.body.args)) for index in store.indices
+        )
+
+    def may_load_again(self, load: tile.LoadOp) -> bool:
+        """Whether a load gives the same where the statement stands: nothing in between writes what it reads."""
+        if load in self.inside:
+            return True
+        here = next(each for each in (self.op, *ancestors(self.op)) if each.parent is load.parent)
+        between = [op for op in here.parent or () if load.order < op.order <= here.order and op is not self.op]
+        found = [each for op in between for inner in op.walk() for each in accesses_of(inner)]
+        outside = tile.buffer_type(load.buffer).scope == "global"  # a tensor may have several names
+        return not any(
+            writes and (each is root(load.buffer) or outside and tile.buffer_type(each).scope == "global")
+            for each, _, writes in found
         )
 
     def _walk(self, ops: Sequence[Operation], guards: tuple[tuple[Value, bool], ...]) -> bool:
@@ -249,7 +264,7 @@ class _Body:
             stored = [store for store, _ in self.nest.stores if store.buffer is op.buffer]
             if stored:
                 return self._forwarded(op, stored)
-            if tile.buffer_type(op.buffer).scope == "local":
+            if tile.buffer_type(op.buffer).scope == "local" or not self.nest.may_load_again(op):
                 return None
         elif op.has_effects:
             return None

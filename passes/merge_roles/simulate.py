@@ -138,7 +138,7 @@ class World:
 
     def _loop(self, fused: Fused) -> None:
         first = fused.loops[0]
-        if any(not self._holds(loop.guards, loop.role) for loop in fused.loops[:1]):
+        if not self._holds(first.guards, first.role):
             return
         op = first.op
         lower, step = (self._number(each, first.role) for each in (op.lower, op.step))
@@ -265,10 +265,8 @@ class World:
             self._arrive(op, step, role)
         elif isinstance(op, thread.WaitOp):
             self._wait(op, step, role)
-        else:
-            self._accesses(op, step)
-            if step.roles[0] not in self.blocked:
-                self._scalars(op, role)
+        elif self._accesses(op, step):
+            self._scalars(op, role)
         if len(step.roles) > 1:
             self._meet(step.roles)
 
@@ -355,8 +353,6 @@ class World:
         barrier.under_way = {}
         ended = barrier.phase
         for (role, phase), (time, wait) in list(barrier.waits.items()):
-            if phase >= ended:
-                continue
             if phase == ended - 1 and not self.blocked and barrier.known[-1].get(role, 0) < time:
                 raise TileError(
                     f"{self.roles[role]} may find {_name(op)} one phase ahead, and wait for ever: nothing keeps the "
@@ -425,13 +421,14 @@ class World:
 
     # Memory
 
-    def _accesses(self, op: Operation, step: Step) -> None:
+    def _accesses(self, op: Operation, step: Step) -> bool:
+        """Note what a step accesses; whether its role goes on after it."""
         role = step.roles[0]
         started: Clock = {("copy", self.number): 1}
         found = self.accesses_within(op)
         for (buffer, box, writes), _ in found:
             if not writes and not self._access(buffer, self._box(box, role), False, step, None):
-                return
+                return False
         if isinstance(op, thread.AsyncOp) and op.barriers:
             _learn(self._barrier(op, op.index[0], role).under_way, started)
         elif any(is_started for _, is_started in found):
@@ -439,6 +436,7 @@ class World:
         for (buffer, box, writes), is_started in found:
             if writes:
                 self._access(buffer, self._box(box, role), True, step, started if is_started else None)
+        return True
 
     def _box(self, box: Any, role: int) -> Box:
         found: Box = box(lambda value: self._number(value, role), self.ranges)
@@ -539,11 +537,9 @@ def _is_in(step: Step, fused: Fused) -> bool:
     return any(each is step if isinstance(each, Step) else _is_in(step, each) for each in fused.body)
 
 
-def _name(op: Any) -> str:
-    barriers = op.barriers[0] if isinstance(op, thread.AsyncOp) else op.barriers
-    name = barriers.name or "the barrier"
-    index = arith.constant_of(op.index if not isinstance(op, thread.AsyncOp) else op.index[0])
-    one = tile.buffer_type(barriers).shape == (1,)
+def _name(op: thread.ArriveOp | thread.WaitOp) -> str:
+    name, index = op.barriers.name or "the barrier", arith.constant_of(op.index)
+    one = tile.buffer_type(op.barriers).shape == (1,)
     return name if one else f"{name}[{'...' if index is None else index}]"
 
 
@@ -584,7 +580,8 @@ def _is_started(op: Operation, outer: Operation) -> bool:
 
 
 def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
-    """The accesses of an operation to tiles in `scopes`: which, where (a function of numbers and ranges), how."""
+    """The accesses of an operation to buffers in `scopes`, or in any: which, where (a function of numbers and ranges),
+    and whether it writes."""
     found: list[tuple[Value, Any, bool]] = []
     if isinstance(op, thread.InitBarriersOp | thread.ArriveOp | thread.WaitOp | thread.AsyncOp):
         return found
@@ -610,12 +607,12 @@ def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
         buffers = [value for value in op.operands if isinstance(value.type, BufferType)]
         for effect, writes in ((Effect.READ, False), (Effect.WRITE, True)):
             if effect in op.effects:
-                of = buffers[-1:] if writes and Effect.READ not in op.effects else buffers
+                of = buffers if Effect.READ in op.effects else buffers[-1:]
                 found += [(each, _box(each, [], []), writes) for each in of]
     return [
         (root(buffer), box if root(buffer) is buffer else _box(root(buffer), [], []), writes)
         for buffer, box, writes in found
-        if tile.buffer_type(buffer).scope in scopes
+        if not scopes or tile.buffer_type(buffer).scope in scopes
     ]
 
 

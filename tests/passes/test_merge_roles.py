@@ -18,9 +18,10 @@ from tiledsl.ir.verifier import verify
 from tiledsl.location import Loc
 from tiledsl.passes import merge_roles
 from tiledsl.passes.merge_roles import MergeRoles
+from tiledsl.passes.merge_roles.emit import _only_loop
 from tiledsl.passes.merge_roles.numbers import number_of
-from tiledsl.passes.merge_roles.order import Keys, region_of, resolved
-from tiledsl.passes.merge_roles.roles import Loop, Node, Threads, find_roles
+from tiledsl.passes.merge_roles.order import Fused, Item, Keys, region_of, resolved
+from tiledsl.passes.merge_roles.roles import Loop, Node, Step, Threads, find_roles
 from tiledsl.runtime.target import Target
 
 PARAMETERS = "X: 64*float32, Y: 64*float32, N: 64*int32, n: int32, p: bool, q: bool"
@@ -617,6 +618,58 @@ def test_turns_of_an_inner_loop_of_a_number_become_turns() -> None:
         {MOVED}
         tile.store %1, %N[%2]"""
     check(ringed, S + "%0 = arith.mul %n, %c4 : int32\n" + turns("%0", body, head=""))
+
+
+NESTED = """scf.for %c0, %n, %c1 (%k: int32) {
+%m = arith.mul %k, %c4 : int32
+scf.for %c0, %c4, %c1 (%i: int32) {
+tile.store %z, %Y[%i]
+scf.yield
+}
+scf.yield
+}
+"""
+
+
+def fused(text: str, roles: tuple[int, int] = (1, 1), guarded: bool = False) -> tuple[Fused, Fused]:
+    """The outer and the inner loop of a nest, of so many roles each."""
+    outer, inner = (op for op in made(ZERO + text).root.walk() if isinstance(op, scf.ForOp))
+    guards = ((outer.index, True),) if guarded else ()
+    found = Fused([Loop(inner, role, guards) for role in range(roles[1])])
+    body: list[Item] = [Step(op, [0], 64, ()) for op in outer.body if not op.is_terminator and op is not inner]
+    return Fused([Loop(outer, role, ()) for role in range(roles[0])], [*body, found]), found
+
+
+def test_a_loop_that_is_all_that_a_loop_does() -> None:
+    outer, inner = fused(NESTED)
+    assert _only_loop(outer) is inner
+    outer, inner = fused(NESTED, (2, 2))
+    assert _only_loop(outer) is inner
+    again = Fused(outer.loops, [*outer.body, inner])
+    assert _only_loop(again) is None and _only_loop(Fused(outer.loops, outer.body[:-1])) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options"),
+    [
+        ("for %c0, %n,", "for %c1, %n,", {}),
+        ("%n, %c1", "%n, %c2", {}),
+        ("for %c0, %c4,", "for %c1, %c4,", {}),
+        ("%c4, %c1", "%c4, %c2", {}),
+        ("for %c0, %c4, %c1 (%i: int32)", "for %l0, %l4, %l1 (%i: int64)", {}),
+        ("for %c0, %n, %c1 (%k: int32)", "for %l0, %l4, %l1 (%k: int64)", {}),
+        ("%m = arith.mul %k, %c4 : int32", "tile.store %z, %Y[%c0]", {}),
+        ("%z", "%z", {"roles": (2, 1)}),
+        ("%z", "%z", {"guarded": True}),
+    ],
+)
+def test_loops_in_loops_that_stay(before: str, after: str, options: dict[str, Any]) -> None:
+    assert before in NESTED
+    text = NESTED.replace(before, after)
+    if "int64" in text:
+        text = text.replace("%m = arith.mul %k, %c4 : int32\n", "").replace("%Y[%i]", "%Y[%c1]")
+    wide = "".join(f"%l{each} = arith.constant {{value = {each}}} : int64\n" for each in (0, 1, 4))
+    assert _only_loop(fused(wide + text, **options)[0]) is None
 
 
 # Versions of a tile

@@ -64,10 +64,11 @@ def allocated(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def filled(body: str, threads: int = 32) -> list[str]:
-    """What the pass makes of the body of a T.Parallel over threads %t; tiles r and s, and an array x of each thread."""
+    """What the pass makes of the body of a T.Parallel over threads %t, with tiles, and a variable x of each thread."""
     made = whole(
         f"""%s = tile.alloc : buffer<16*32*float32, shared>
         %r = tile.alloc : buffer<32*float32, shared>
+        %tile = tile.alloc : buffer<16*32*float32, shared>
         tile.parallel {{extents = ({threads},), lockstep = true}} (%t: int32) {{
         %x = tile.alloc : buffer<int32, local>
         {body}
@@ -247,6 +248,60 @@ def test_a_loop_that_does_more_stays_around_its_row(other: str) -> None:
     assert filled(f"%b = %n < 8;{TURNS};{ROW};{END}")[1].startswith("tile.parallel {extents = (4, 32)}")
 
 
+SAME = "%w = tile.load %s[%k, {}] : float32;tile.store %w, %tile[%k, %t]"
+
+
+@pytest.mark.parametrize("place", ["%t", "%b"])
+def test_what_was_just_stored_in_a_tile_is_what_is_loaded(place: str) -> None:
+    """Of the same place, or one that is computed alike."""
+    store = ROW if place == "%t" else f"%a = %t % 32;%b = %t % 32;{LOAD};tile.store %v, %s[%k, %a]"
+    found = filled(f"{TURNS};{store};{SAME.format(place)};{END}")
+    text = "%0 = %j % 32;%v = tile.load %V[%0] : float32;tile.store %v, %s[%i, %j]"
+    again = "%1 = %j_1 % 32;%v_1 = tile.load %V[%1] : float32;tile.store %v_1, %tile[%i_1, %j_1]"
+    assert found == [*over("4, 32", text), *[line.replace("(%i:", "(%i_1:").replace(", %j:", ", %j_1:") for line in
+                                             over("4, 32", again)]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{TURNS};{ROW};{SAME.format('%c3')};{END}",  # another place
+        f"{TURNS};%a = %t + 1;{ROW};{SAME.format('%a')};{END}",
+        f"{TURNS};{SAME.format('%t')};{ROW};{END}",  # what was there before
+        f"{TURNS};{ROW};{ROW.replace('%v', '%u')};{SAME.format('%t')};{END}",  # one of two
+    ],
+)
+def test_what_else_is_loaded_of_a_tile_stays(body: str) -> None:
+    assert any("tile.load %s[" in line for line in filled(body))
+    assert filled(body)[0].startswith("tile.parallel {extents = (32,), lockstep = true}")
+
+
+OTHER = "%w = tile.load %r[%t] : float32"
+OLD = "tile.store %w, %tile[%c0, %t]"
+
+
+@pytest.mark.parametrize(
+    ("body", "moves"),
+    [
+        (f"{OTHER};{OLD}", True),
+        (f"{OTHER};tile.fill %c0.0, %r;{OLD}", False),
+        (f"{OTHER};tile.fill %c0.0, %s;{OLD}", True),
+        (f"tile.fill %c0.0, %r;{OTHER};{OLD}", True),
+        (f"{OTHER};{OLD};tile.fill %c0.0, %r", True),
+        (f"{OTHER};{TURNS};{OLD};tile.fill %c0.0, %r;{END}", False),  # in the turn before
+        (f"{TURNS};{OTHER};{OLD};tile.fill %c0.0, %r;{END}", True),
+        (f"{LOAD};tile.store %n, %I[%c0];tile.store %v, %r[%t]", False),  # which may be V
+        (f"{LOAD};tile.copy %X[%c0, %c0], %r {{shape = (32,), source_axes = (1,), target_axes = (0,)}};"
+         "tile.store %v, %tile[%c0, %t]", True),
+        (f"{OTHER};tile.copy %r, %V[%c0] {{shape = (32,), source_axes = (0,), target_axes = (0,)}};{OLD}", True),
+    ],
+)  # fmt: skip
+def test_loads_that_give_the_same_where_the_tile_is_filled(body: str, moves: bool) -> None:
+    """What was loaded before a write is not loaded behind it."""
+    found = filled(body)
+    assert any(re.fullmatch(r"tile.store %[vw], %(r|tile)\[(%c0, )?%t\]", line) for line in found) is not moves, found
+
+
 def test_what_does_not_differ_from_thread_to_thread_is_done_once() -> None:
     once = "%v = tile.load %V[%n] : float32;tile.store %v, %r[%n]"
     assert filled(f"%q = %t * 4;%p = %q + 1;{once}") == once.split(";")
@@ -364,6 +419,7 @@ LEFT = copy("%X[%c0, %c0]", "%s[%c0, %c0]", (32, 32))
 RIGHT = copy("%X[%c0, %c32]", "%s[%c0, %c32]", (32, 32))
 READ = copy("%s[%c0, %c0]", "%Z[%c0, %c0]", (32, 64))  # so that the tile is not divided
 OWN = copy("%s[%c0, %c0]", "%p[%c0, %c0]", (32, 32))
+ROW_OF = "tile.copy %s[%c{}, %c0], %p[%c0, %c0] {{shape = (32,), source_axes = (1,), target_axes = (1,)}}"
 
 
 @pytest.mark.parametrize(
@@ -372,6 +428,8 @@ OWN = copy("%s[%c0, %c0]", "%p[%c0, %c0]", (32, 32))
         (RIGHT, None, True),
         (RIGHT, OWN, True),  # of what the first one has filled
         (RIGHT, "%m = %n + 16", True),
+        (RIGHT, ROW_OF.format(31), True),
+        (RIGHT, ROW_OF.format(32), False),
         (RIGHT, OWN.replace("%s[%c0, %c0]", "%s[%c0, %c16]"), False),  # more
         (RIGHT, OWN.replace("%s[%c0, %c0]", "%s[%c0, %n]"), False),  # not known
         (RIGHT, copy("%p[%c0, %c0]", "%X[%c0, %c0]", (32, 32)), False),  # something else is written
@@ -381,6 +439,7 @@ OWN = copy("%s[%c0, %c0]", "%p[%c0, %c0]", (32, 32))
         (RIGHT.replace("%X[%c0, %c32]", "%X[%c0, %n]"), None, False),
         (RIGHT.replace("%s[%c0, %c32]", "%s[%c0, %c31]"), None, False),
         (RIGHT.replace("%X", "%Y"), None, False),
+        (RIGHT.replace("%s", "%q"), None, False),
         (RIGHT.replace("(32, 32)", "(31, 32)"), None, False),
         (RIGHT.replace("}", ', eviction = "evict_first"}'), None, False),
         (copy("%X", "%s", (32, 64)), None, False),
@@ -389,7 +448,8 @@ OWN = copy("%s[%c0, %c0]", "%p[%c0, %c0]", (32, 32))
 def test_copies_of_neighbouring_parts_become_one(second: str, between: str | None, joined: bool) -> None:
     whole_read = copy("%s", "%Y", (32, 64))
     middle = [between] if between is not None else []
-    _, found = divided(LEFT, *middle, second, whole_read)
+    tiles = "s: 32*64*float16, p: 32*32*float16, q: 32*64*float16"
+    _, found = divided(LEFT, *middle, second, whole_read, tiles=tiles)
     expected = [LEFT.replace("(32, 32)", "(32, 64)"), *middle] if joined else [LEFT, *middle, second]
     assert found == [*spelled(";".join(expected)).split("\n"), whole_read]
 
@@ -488,6 +548,50 @@ def test_products_that_stay_two(trans_a: bool, trans_b: bool, change: Any) -> No
     ]
     b = "48*32" if trans_b else "32*48"
     assert [each for each in sizes if each[0] in "ab"] == ["a0 32*32", f"b0 {b}", "a1 32*32", f"b1 {b}"]
+
+
+PART = copy("%s[%c0, %c0]", "%f", (32, 32))
+MORE = ", e: 16*32*float16, f: 32*32*float16, w: 32*48*float16, v: 16*32*float16, g: 16*32*float32, h: 32*float16"
+
+
+@pytest.mark.parametrize(
+    ("more", "joined"),
+    [
+        ([PART, "tile.gemm %f, %w, %d"], True),  # a third product along K
+        ([PART, "tile.gemm %v, %f, %g {trans_b = true}"], True),
+        ([PART, "tile.gemm %v, %f, %g"], False),  # K of the second operand are its rows
+        ([PART, "tile.gemm %f, %w, %d {trans_a = true}"], False),
+        ([copy("%s[%c0, %c0]", "%e", (16, 32)), "tile.gemm %e, %w, %g2"], False),  # not all rows
+        ([PART, 'tile.reduce %f, %h {kind = "sum", axis = 1}'], False),
+        ([copy("%s[%c0, %c0]", "%Y[%c0, %c0]", (32, 32))], False),
+        ([copy("%s[%c0, %c0]", "%s[%c0, %c32]", (32, 32))], False),  # within the tile
+        ([copy("%s[%c0, %c0]", "%Y[%c0, %c0]", (32, 64))], True),  # all of it
+        (["%z = tile.load %s[%n, %n] : float16", "tile.store %z, %Y[%n, %n]"], True),  # no part
+    ],
+)
+def test_products_join_where_all_other_parts_of_their_tiles_are_along_k(more: list[str], joined: bool) -> None:
+    tiles = tiles_of(False, False) + MORE + ", g2: 16*48*float32"
+    _, found = divided(*products(False, False), *more, tiles=tiles)
+    assert ("tile.gemm %a1, %b1, %c" not in found) is joined
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("%s[%c0, %c32]", "%s[%c0, %n]"),
+        ("%s[%c0, %c0]", "%s[%c0, %n]"),
+        ("%s[%c0, %c0]", "%s[%n, %c0]"),
+        ("%s[%c0, %c32]", "%s[%c1, %c32]"),
+        ("%u[%c32, %c0]", "%u[%c32, %n]"),
+    ],
+)
+def test_parts_along_k_are_at_known_places(before: str, after: str) -> None:
+    statements = products(False, False)
+    assert sum(before in each for each in statements) == 1
+    changed = [each.replace(before, after) for each in statements]
+    _, found = divided(*changed, tiles=tiles_of(False, False))
+    assert "tile.gemm %a1, %b1, %c" in found
+    assert "tile.gemm %a1, %b1, %c" not in divided(*statements, tiles=tiles_of(False, False))[1]
 
 
 # Last turns
@@ -592,6 +696,7 @@ def test_a_last_turn_goes_back_into_the_loop(own: str, last: str, other: str, sw
         ("%u = %n // 16", "%p = %n + 15;%v = %p // 16;%b = %u != %v", "%p = %n + 15;%w = %p // 16"),
         ("%u = %n // 16", "%p = %n + 15;%v = %p // 16;%b = %v < %u", "%p = %n + 15;%w = %p // 16"),
         ("%u = %n - 2", "%b = %u < %n", "%w = %n + 0"),
+        ("%u = %m + 0", "%b = %u < %n", "%w = %n + 0"),  # or any number of turns more
         ("%u = %n + 1", "%b = %u < %n", "%w = %n + 0"),
         ("%u = %n - 1", "%b = %c1 < %n", "%w = %n + 0"),
         ("%u = %n - 1", "%b = %m < %n", "%w = %n + 0"),

@@ -124,6 +124,15 @@ VARIABLE = (
 )
 MANY = '%b = arith.cmp %n, %c{} {{predicate = "gt"}} : bool'
 FOURTHS = "%m = arith.floordiv %n, %c4 : int32;loop m"
+EIGHTHS = "%m = arith.mul %n, %c8 : int32;loop m"  # of which there are never six
+OF_VARIABLE = (
+    "%st = tile.alloc : buffer<int32, local>;%more = arith.add %n, %c3 : int32;tile.store %more, %st[];"
+    "%p = tile.load %st[] : int32;%m = arith.floordiv %p, %c4 : int32;loop m"
+)
+NEGATIVE = (
+    '%g = arith.neg %n : int32;%b = arith.cmp %g, %c0 {{predicate = "gt"}} : bool;scf.if %b {{;{};scf.yield }} '
+    "{{ scf.yield }}"
+)
 BEHIND = "%o = arith.floormod {}, %c2 : int32;%w = arith.sub %c1, %o : int32;wait two w"
 HALF = "{shape = (8,), source_axes = (0,), target_axes = (0,)}"
 IF = "scf.if %is0 {{;{};scf.yield }} {{ scf.yield }}"
@@ -262,6 +271,47 @@ LATE = '%b = arith.cmp %k, %c{} {{predicate = "eq"}} : bool;%e = arith.select %b
             ],
         ),
         (
+            f"{EIGHTHS};{PRODUCER}",
+            f"{EIGHTHS};{CONSUMER.replace('wait one even', LATE.format(3))}",
+            {},
+            [
+                never(0, "one", "0 of its 32", " in turn 3"),
+                16,
+                (HERE, 6),
+                "4 phases were complete then; a wait for the last one has the parity 1",
+            ],
+        ),
+        (
+            NEGATIVE.format("put s;arrive one"),
+            "wait one c0;get s",
+            {},
+            [never(0, "one", "0 of its 32"), 11, (HERE, 5)],
+        ),
+        # Roles that wait for each other
+        (
+            "loop c4;wait two c0;arrive one;end",
+            "loop c4;wait one c1;arrive two;end",
+            {},
+            [
+                "the roles wait for each other here: no order of what they do, the same in all turns of their loops, "
+                "lets this go on",
+                2,
+                ("this comes first", 13),
+                ("another one waits here", 12),
+            ],
+        ),
+        (
+            "loop c4;put s;arrive one;end;put t",
+            "get t;loop c4;parity k;wait one even;get s;end",
+            {},
+            [
+                "the roles wait for each other here: no order of what they do, the same in all turns of their loops, "
+                "lets this go on",
+                11,
+                ("this comes first", 5),
+            ],
+        ),
+        (
             "arrive two",
             "wait one c0",
             {"behind": f"loop c2;write s k;{IF.format('arrive two')};end;{IF.format('arrive one')}"},
@@ -339,6 +389,12 @@ LATE = '%b = arith.cmp %k, %c{} {{predicate = "eq"}} : bool;%e = arith.select %b
             [race(A, "writes", "s", B, "read"), 7, (f"{B}: this read s", 14)],
         ),
         (
+            "loop c4;put s;arrive one;end",
+            "loop c4;parity k;get s;wait one even;end",
+            {},
+            [race(B, "reads", "s", A, "write", ", in turn 0"), 13, (f"{A}: this wrote s", 2)],
+        ),
+        (
             "write s c1;arrive one;write s c2",
             "wait one c0;read s c1;read s c2",
             {},
@@ -405,6 +461,57 @@ QUESTION = f"{MANY.format(2)}"
                 [f"scf.for %c0, %{turns}, %c1 (%k: int32) {{", COPY, BACK, "scf.yield", "}"],
             )
             for turns in ("c4", "n", "c400")
+        ),
+        *(
+            (
+                f"{EIGHTHS};{PRODUCER}{behind}",
+                f"{EIGHTHS};{CONSUMER}",
+                {},
+                [
+                    "%m = arith.mul %n, %c8 : int32",
+                    "scf.for %c0, %m, %c1 (%k: int32) {",
+                    COPY,
+                    BACK,
+                    "scf.yield",
+                    "}",
+                ],
+            )
+            for behind in ("", f";{BEHIND.format('%m')}")
+        ),
+        (
+            f"{OF_VARIABLE};{PRODUCER};{BEHIND.format('%m')}",
+            f"{OF_VARIABLE};{CONSUMER}",
+            {},
+            [
+                "%more = arith.add %n, %c3 : int32",
+                "tile.store %more, %st",
+                "%p = tile.load %st : int32",
+                "%m = arith.floordiv %p, %c4 : int32",
+                "%more_1 = arith.add %n, %c3 : int32",
+                "tile.store %more_1, %st_1",
+                "%p_1 = tile.load %st_1 : int32",
+                "scf.for %c0, %m, %c1 (%k: int32) {",
+                COPY,
+                BACK,
+                "scf.yield",
+                "}",
+            ],
+        ),
+        (
+            NEGATIVE.format("put s;arrive one"),
+            NEGATIVE.format("wait one c0;get s"),
+            {},
+            [
+                "%g = arith.neg %n : int32",
+                '%b = arith.cmp %g, %c0 {predicate = "gt"} : bool',
+                "scf.if %b {",
+                COPY,
+                BACK,
+                "scf.yield",
+                "} {",
+                "scf.yield",
+                "}",
+            ],
         ),
         (
             f"{FOURTHS};{PRODUCER};{BEHIND.format('%m')};put s",

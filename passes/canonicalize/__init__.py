@@ -119,11 +119,11 @@ def cancel_terms(op: SubOp, rw: Rewriter) -> bool:
     if form.is_constant:
         rw.replace(op, [rw.constant(wrap(form.constant, op.out.dtype), op.out.type)])
         return True
-    ((factors, coefficient),) = form.terms.items() if len(form.terms) == 1 else (((), 0),)
-    if len(factors) != 1 or coefficient != 1 or factors[0].type != op.out.type:
-        return False
-    rw.replace(op, [factors[0]])
-    return True
+    match [*form.terms.items()]:
+        case [((value,), 1)] if value.type == op.out.type:
+            rw.replace(op, [value])
+            return True
+    return False
 
 
 _REPEATED: dict[type[BinaryOp], Callable[[Any, Any], Number]] = {

@@ -641,3 +641,34 @@ def test_dimensions_that_come_and_go_around_arithmetic() -> None:
     square = body.replace("%r = tensor.reshape %s : tensor<64x", "%r = tensor.reshape %s : tensor<8x8x")
     lines = after(Canonicalize(), square.replace("tile.store %r, %N[%i]", 'tile.print [%r] {message = ""}'))
     assert sum("tensor.reshape" in line for line in lines) == 3
+
+
+@pytest.mark.parametrize("kind", ["floordiv", "truncdiv"])
+@pytest.mark.parametrize(
+    ("first", "second", "combined"),
+    [("%c3", "%c5", "%c15"), ("%c-3", "%c5", ""), ("%c3", "%c-5", ""), ("%c-3", "%c-5", ""), ("%c65536", "%c65536", ""),
+     ("%s", "%c5", ""), ("%c3", "%s", ""), ("%c32767", "%c65538", "%c2147483646"), ("%c1", "%c7", "%c7")],
+)  # fmt: skip
+def test_divisions_by_positive_numbers_whose_product_fits_are_one(
+    kind: str, first: str, second: str, combined: str
+) -> None:
+    body = f"%a = arith.{kind} %bx, {first} : int32\n%y = arith.{kind} %a, {second} : int32\ntile.print [%y]"
+    lines = after(Canonicalize(), body)
+    assert (lines[0] == f"%y = arith.{kind} %bx, {combined} : int32") is bool(combined), lines
+
+
+@pytest.mark.parametrize(
+    ("more", "goes"),
+    [("", True), ("tile.print [%sum]", False), ("tile.print [%sum]\ntile.print [%sum]", False)],
+)
+def test_a_tile_that_is_reshaped_there_and_back_for_one_use(more: str, goes: bool) -> None:
+    body = f"""%i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+    %x = tile.load %A[%i, %c0] {{guarded = true}} : tensor<16x1xfloat32>
+    %y = tile.load %B[%i, %c0] {{guarded = true}} : tensor<16x1xfloat32>
+    %p = tensor.reshape %x : tensor<16xfloat32>
+    %q = tensor.reshape %y : tensor<16xfloat32>
+    %sum = arith.add %p, %q : tensor<16xfloat32>
+    %back = tensor.reshape %sum : tensor<16x1xfloat32>
+    {more}
+    tile.print [%back]"""
+    assert ("%back = arith.add %x, %y : tensor<16x1xfloat32>" in after(Canonicalize(), body)) is goes

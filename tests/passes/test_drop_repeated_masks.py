@@ -258,3 +258,12 @@ tile.store %y, %C[%rows, %columns] mask={generator.choice(conditions)} {{guarded
 """
     )
     is_kept(HEAD + text)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_program_is_cleaned_up_where_something_was_dropped(dropped: bool) -> None:
+    text = of(compared("%rows", "lt", "%n" if dropped else "%s"), "16x1") + "%more = arith.add %s, %c0 : int32\n"
+    lines = after(
+        DropRepeatedMasks(), f"{text}tile.store %zero, %A[%more, %c0] {{guarded = true}}", parameters=PARAMETERS
+    )
+    assert ("%more = arith.add %s, %c0 : int32" in lines) is not dropped

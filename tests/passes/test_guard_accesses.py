@@ -175,3 +175,35 @@ def test_a_condition_that_is_spread_over_a_tile_is_not_repeated() -> None:
     lines = after(GuardAccesses(), body)
     assert lines[-1] == "%x = tile.load %A[%row, %j] mask=%inside {guarded = true} : tensor<16x96xfloat32>"
     assert len([line for line in lines if "arith.cmp" in line]) == 2
+
+
+@pytest.mark.parametrize(
+    ("index", "ends"),
+    [
+        ("%i = arith.floormod %s, %m : int32", ""),
+        ("%w = arith.sub %m, %c1 : int32\n%i = arith.min %s, %w : int32", "ge"),
+        ("%i = arith.max %s, %c0 : int32", "lt"),
+        ("%i = arith.mul %m, %c1 : int32", "lt"),
+    ],
+)
+def test_ranges_prove_ends_of_dynamic_sizes(index: str, ends: str) -> None:
+    lines = after(GuardAccesses(), f"{index}\n%x = tile.load %D[%i] : float32")
+    mask = "mask=%0 " if ends else ""
+    assert lines[-1] == f"%x = tile.load %D[%i] {mask}{{guarded = true}} : float32"
+    assert [line for line in lines if "arith.cmp" in line] == (
+        [f'%0 = arith.cmp %i, {"%c0" if ends == "ge" else "%m"} {{predicate = "{ends}"}} : bool'] if ends else []
+    )
+
+
+def test_loops_over_a_dynamic_size_need_no_masks() -> None:
+    body = "scf.for %c0, %m, %c1 (%i: int32) {\n%x = tile.load %D[%i] : float32\ntile.store %x, %D[%i]\nscf.yield\n}"
+    filecheck(
+        after(GuardAccesses(), body),
+        """
+        scf.for %c0, %m, %c1 (%i: int32) {
+        %x = tile.load %D{{.}}%i] {guarded = true} : float32
+        tile.store %x, %D{{.}}%i] {guarded = true}
+        scf.yield
+        }
+        """,
+    )

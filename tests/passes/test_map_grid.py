@@ -286,3 +286,15 @@ def test_large_tiles_without_a_loop_of_products_are_no_reason_against_flattening
     loop, kernel = looped("%t = arith.constant {value = 0.0} : tensor<256x256xfloat32>\n"
                           "tile.store_block %t, %C[%bx, %c0] {axes = (0, 1)}\n", persistent=1)  # fmt: skip
     assert loop is not None and loop.flatten and not kernel.remarks
+
+
+@pytest.mark.parametrize("emitter", ["gluon", "triton"])
+def test_kernels_for_gluon_take_blocks_by_themselves(emitter: str) -> None:
+    made = ir_program("tile.store %c1, %N[%bx]", grid=(64,))
+    (kernel,) = (op for op in made.root.walk() if isinstance(op, tile.KernelOp))
+    kernel.set_option("emitter", emitter)
+    MapGrid(persistent=1).run(made)
+    assert any(isinstance(op, scf.ForOp) for op in made.root.walk()) is (emitter == "triton")
+    assert ["map-grid.persistent=1 has no effect in Gluon" in each for each in kernel.remarks] == [True] * (
+        emitter == "gluon"
+    )

@@ -203,6 +203,11 @@ def test_roles_of_both_sides_of_a_branch() -> None:
             ["scf.for [0, 1] 64"],
         ),
         (
+            branch("%low", ARRIVE) + "tile.parallel {extents = (4,)} (%e: int32) {\ntile.store %c0, %v\n}\n",
+            ["thread.arrive [0] 32", "tile.parallel [0] 32"],
+            ["tile.parallel [1] 32"],
+        ),
+        (
             branch("%low", ARRIVE) + "thread.barrier\n",
             ["thread.arrive [0] 32", "thread.barrier [0, 1] 64"],
             ["thread.barrier [0, 1] 64"],
@@ -735,7 +740,7 @@ def test_versions_that_are_written_and_read_in_halves_take_turns(offsets: tuple[
 
 def test_versions_with_numbers_become_a_tile_each() -> None:
     there = f"{part('%X[%c0]', '%two[%c0, %c0]')}\n{part('%X[%n]', '%two[%c1, %c0]')}\n"
-    back = f"{part('%two[%c0, %c0]', '%Y[%c0]')}\n%g = tile.load %two[%c1, %c2] : float32\ntile.store %g, %Y[%c1]"
+    back = f"{part('%two[%c0, %c0]', '%Y[%c0]')}\n%g = tile.load %two[%c1, %n] : float32\ntile.store %g, %Y[%c1]"
     check(
         split(there + ARRIVE, f"{WAIT}\n{back}"),
         ONE_TILE

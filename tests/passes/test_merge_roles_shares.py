@@ -180,6 +180,30 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
             ),
         ),
         (
+            "%z = %t + %n;%h = %z // 4;%v = tile.load %V[%h] : float32;tile.store %v, %r[%t]",
+            spelled("%z = %t + %n;%h = %z // 4;%v = tile.load %V[%h] : float32").split("\n"),
+            ("32", "%0 = %i % 32;%z = %0 + %n;%h = %z // 4;%v = tile.load %V[%h] : float32;tile.store %v, %r[%i]"),
+        ),
+        (
+            "%h = %t // %n;%v = tile.load %V[%h] : float32;tile.store %v, %r[%t]",
+            spelled("%h = %t // %n;%v = tile.load %V[%h] : float32").split("\n"),
+            ("32", "%0 = %i % 32;%h = %0 // %n;%v = tile.load %V[%h] : float32;tile.store %v, %r[%i]"),
+        ),
+        (
+            "%h = %t % 3;%v = tile.load %V[%h] : float32;tile.store %v, %r[%t]",
+            spelled("%h = %t % 3;%v = tile.load %V[%h] : float32").split("\n"),
+            ("32", "%0 = %i % 32;%h = %0 % 3;%v = tile.load %V[%h] : float32;tile.store %v, %r[%i]"),
+        ),
+        (
+            "%g = %t // 4;%h = %t % 4;%q = %t // 2;%v = tile.load %V[%q] : float32;tile.store %v, %s[%g, %h]",
+            spelled("%q = %t // 2;%v = tile.load %V[%q] : float32").split("\n"),
+            (
+                "8, 4",
+                "%0 = %j // 2;%1 = %0 % 2;%2 = %i % 8;%3 = %2 * 2;%4 = %1 + %3;"
+                "%v = tile.load %V[%4] : float32;tile.store %v, %s[%i, %j]",
+            ),
+        ),
+        (
             "%h = %t // 2;%v = tile.load %V[%h] : float32;tile.store %v, %r[%h]",
             spelled("%h = %t // 2;%v = tile.load %V[%h] : float32").split("\n"),
             ("16", "%0 = %i % 16;%v = tile.load %V[%0] : float32;tile.store %v, %r[%i]"),

@@ -403,3 +403,9 @@ def test_products_with_an_inner_dimension_of_1_may_contract() -> None:
     %d{0} = tensor.dot %a{0}, %b{0}, %c{0} : tensor<4x4xfloat32>\n"""
     for inner, allowed in (((1,), {"contraction"}), ((2,), set()), ((2, 1), {"contraction"}), ((), set())):
         assert PadTiles().allowances(program("".join(map(dot.format, inner)))) == allowed
+
+
+@pytest.mark.parametrize("least", [0, -4, 3, 24])
+def test_the_least_inner_dimension_is_a_power_of_two(least: int) -> None:
+    with pytest.raises(TileError, match=rf"^pad-tiles\.min_dot is {least}; it must be a power of two$"):
+        PadTiles(min_dot=least).run(program(_dot(16)))

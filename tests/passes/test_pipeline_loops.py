@@ -369,6 +369,8 @@ def test_loops_without_products_may_be_unrolled_instead() -> None:
     rest = " : tensor<16xfloat32> (%k: int32, %sum: tensor<16xfloat32>) {"
     assert loops() == ["num_stages = 3}" + rest] and loops(stages=4) == ["num_stages = 4}" + rest]
     assert loops(unroll=4) == loops(unroll=4, stages=5) == ["unroll = 4}" + rest]
+    (line,) = [each for each in after(PipelineLoops(unroll=2), SUM.replace("= 3", "= 2")) if "scf.for" in each]
+    assert "{unroll = 2}" in line
     assert "{num_stages = 1}" in "".join(
         after(PipelineLoops(unroll=4), SUM.replace("num_stages = 3", "num_stages = 1"))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,15 @@ from tiledsl.dialects import gluon, scf, tensor, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.select_emitter import NotRecognised, SelectEmitter, _add_by_box, _box_of, _store_beside
+from tiledsl.passes.select_emitter import (
+    NotRecognised,
+    SelectEmitter,
+    _add_by_box,
+    _box_of,
+    _load_rows_by_box,
+    _store_beside,
+    _walks_on,
+)
 from tiledsl.runtime.target import Target
 
 F = "float32"
@@ -636,3 +645,92 @@ def test_loops_in_order_as_text(
     found = "\n".join(lines)
     assert all(each in found for each in has) and not any(each in found for each in lacks), found
     assert "%q = tile.load_block %Q[%first, %c0] {axes = (0, 1)} : tensor<64x64xfloat16>" in lines
+
+
+@pytest.mark.parametrize(
+    ("option", "choices"),
+    [("backend", "auto, triton, gluon"), ("rescale", "auto, each, late, lazy"), ("consumers", "auto, .*")],
+)
+def test_choices_are_checked_by_the_pass_itself(option: str, choices: str) -> None:
+    with pytest.raises(TileError, match=rf"^select-emitter.{option} is 'none'; it must be one of {choices}"):
+        SelectEmitter(**{option: "none"}).run(ir_program(""))
+
+
+ROW_LOADS = """
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x64xint32>
+%flat = tensor.iota {axis = 0} : tensor<64xint32>
+%m = arith.cmp %j, %c3 {predicate = "lt"} : tensor<1x64xbool>
+scf.for %c0, %c8, %c1 (%k: int32) {
+  %x = tile.load %A[%k, %j] : tensor<1x64xfloat32>
+  scf.yield
+}"""
+
+
+@pytest.mark.parametrize(
+    ("load", "left", "rest"),
+    [
+        ("%A[%k, %j] : tensor<1x64xfloat32>", 512, 0),
+        ("%A[%k, %j] : tensor<1x64xfloat32>", 2000, 1488),
+        ("%A[%k, %j] : tensor<1x64xfloat32>", 511, None),
+        ("%A[%k, %j] mask=%m : tensor<1x64xfloat32>", 512, None),
+        ("%A[%k, %j] mask=%m other=%f : tensor<1x64xfloat32>", 512, None),
+        ("%A[%i, %j] : tensor<16x64xfloat32>", 10000, None),
+        ("%A[%i, %k] : tensor<16x1xfloat32>", 10000, None),
+        ("%A[%k, %flat] : tensor<64xfloat32>", 10000, None),
+        ("%B[%k, %j] : tensor<1x64xfloat32>", 512, None),  # whose rows are no multiples of 16 bytes
+    ],
+)
+@pytest.mark.parametrize(("tiles", "has_place"), [(2, False), (1, True), (1, False)])
+def test_rows_are_loaded_by_boxes_where_they_have_a_place(
+    load: str, left: int, rest: int | None, tiles: int, has_place: bool
+) -> None:
+    """For two stages; in a loop of two tiles, or where the row is not needed at once."""
+    text = ROW_LOADS.replace("%A[%k, %j] : tensor<1x64xfloat32>", load)
+    made = ir_program(text, parameters="A: 64*64*float32, B: 64*65*float32, f: float32")
+    (loop,) = (op for op in made.root.walk() if isinstance(op, scf.ForOp))
+    of = SimpleNamespace(op=loop, of_tiles=[None] * tiles, has_place=lambda op: has_place)
+    moves = rest is not None and (tiles > 1 or has_place)
+    assert _load_rows_by_box(of, 2, left) == (rest if moves else left)  # type: ignore[arg-type]
+    assert [op.name for op in loop.body][-2] == ("tile.load_block" if moves else "tile.load")
+    verify(made.root)
+
+
+@pytest.mark.parametrize(
+    ("indices", "walks"),
+    [
+        ("%at, %j", True), ("%j2, %at", True),
+        ("%k, %j", True),
+        ("%far, %j", True), ("%near, %j", False), ("%i, %j", False), ("%back, %j", True), ("%k, %k", True),
+        ("%read, %j", False),  # by what differs from turn to turn
+        ("%shifted, %j", True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("nested", [False, True])
+def test_whether_each_turn_stores_to_a_place_of_its_own(indices: str, walks: bool, nested: bool) -> None:
+    loop = f"""scf.for %c0, %c4, %c1 (%k: int32) {{
+      %start = arith.mul %k, %c16 : int32
+      %at = arith.add %start, %i : tensor<16x1xint32>
+      %step = arith.mul %k, %c40 : int32
+      %far = arith.add %step, %i : tensor<16x1xint32>
+      %few = arith.mul %k, %c15 : int32
+      %near = arith.add %few, %i : tensor<16x1xint32>
+      %less = arith.mul %k, %c-16 : int32
+      %back = arith.add %less, %i : tensor<16x1xint32>
+      %n = tile.load %N[%k] : int32
+      %read = arith.add %at, %n : tensor<16x1xint32>
+      %shifted = arith.add %at, %s : tensor<16x1xint32>
+      tile.store %x, %A[{indices}]
+      scf.yield
+    }}"""
+    head = """%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x16xint32>
+    %j2 = tensor.iota {axis = 1} : tensor<1x16xint32>
+    %x = arith.constant {value = 1.0} : tensor<16x16xfloat32>\n"""
+    text = f"scf.for %c0, %c2, %c1 (%l: int32) {{ {loop} scf.yield }}" if nested else loop
+    if indices == "%k, %k":
+        text = text.replace("store %x", "store %c1.0")
+    made = ir_program(head + text, parameters="A: 64*64*float32, N: 64*int32, s: int32")
+    (store,) = (op for op in made.root.walk() if isinstance(op, tile.StoreOp))
+    (inner,) = (op for op in made.root.walk() if isinstance(op, scf.ForOp) and store.parent is op.body)
+    assert _walks_on(store, inner) is (walks and not nested)

@@ -128,6 +128,46 @@ def test_the_transpose_of_the_product_of_transposes() -> None:
     )
 
 
+LOADED, LEFT = ("%y = tile.load", "%w = tile.load"), "tensor<16x64xfloat16>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "gains"),
+    [
+        ([], True),
+        ([LOADED, ("%s =", "%y = tensor.transpose %w {permutation = (1, 0)} : "
+           "tensor<64x64xfloat16>\n%s =")], True),  # loaded all the same
+        ([("%s = arith.add", "%u = arith.add"), ("%t =", "%s = arith.cast %u : tensor<64x16xfloat16>\n%t =")], True),
+        ([("%s = arith.add %x, %x", "%s = arith.cast %x")], False),  # loaded as it is
+        ([LOADED, ("%s =", "%y = arith.add %w, %w : tensor<64x64xfloat16>\n%s =")], False),
+        ([("tensor.dot %t,", "tensor.dot %q,"), ("%zeros =", f"%q = arith.add %t, %t : {LEFT}\n%zeros =")], False),
+        ([LOADED, ("%s =", "%y = arith.cast %w : tensor<64x64xfloat8_e5m2>\n%s =")], False),
+        ([("%t = tensor.transpose %s", "%o = arith.cast %s : tensor<64x16xfloat8_e5m2>\n%t = tensor.transpose %o"),
+          ("tensor<16x64xfloat16>", "tensor<16x64xfloat8_e5m2>")], False),
+        ([("%zeros = arith.constant {value = 0.0} :", "%zeros = tile.load %C[%r, %l] {guarded = true} :")], False),
+    ],
+)  # fmt: skip
+def test_which_products_gain(changes: list[tuple[str, str]], gains: bool) -> None:
+    text = BODY
+    for before, replaced in changes:
+        assert text.count(before) == 1, before
+        text = text.replace(before, replaced)
+    found = after(TransposeProducts(), text, parameters=PARAMETERS, target=Target("cuda", 90))
+    assert any("tensor.dot" in line and line.endswith("tensor<64x16xfloat32>") for line in found) is gains
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "gains"), [(16, 64, True), (16, 32, False), (64, 64, False), (64, 128, False)]
+)
+def test_few_rows_and_enough_columns(rows: int, columns: int, gains: bool) -> None:
+    text = BODY.replace("64x64x", "64xCOLUMNSx").replace("16x64xfloat32", "ROWSxCOLUMNSxfloat32").replace("16", "ROWS")
+    text = text.replace("floatROWS", "float16").replace("1x64xint32", "1xCOLUMNSxint32")
+    text = text.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
+    parameters = f"A: 64*{rows}*float16, B: 64*{columns}*float16, C: {rows}*{columns}*float32"
+    found = after(TransposeProducts(), text, parameters=parameters, target=Target("cuda", 90))
+    assert any("%y_t = tensor.transpose" in line for line in found) is gains
+
+
 def test_the_meaning_stays() -> None:
     generator = np.random.default_rng(0)
     tiles = [generator.integers(-4, 5, shape).astype("float16") for shape in ((64, 16), (64, 64))]

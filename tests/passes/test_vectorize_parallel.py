@@ -812,3 +812,18 @@ def test_an_update_outside_of_every_parallel() -> None:
     unused = 'tile.store %c1.0, %v[%c0] %o = tile.atomic %c2.0, %v[%c0] {kind = "max"} : float32'
     assert "tile.atomic" not in to_values(tiles(unused))
     assert "tile.atomic" in to_values(tiles('%o = tile.atomic %c2.0, %W[%c0, %c1] {kind = "add"} : float32'))
+
+
+def test_what_is_said_of_a_store_stays() -> None:
+    found = to_values(tiles("PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %W[%i, %j] {guarded = true} }"))
+    assert "tile.store %a, %W[%i, %j] {guarded = true}" in found
+
+
+def test_elements_of_a_diagonal_are_updated() -> None:
+    """Both indices are the place along one dimension."""
+    to_values(
+        tiles(
+            """PAR { %x = tile.load %a[%i, %j] : float32 %o = tile.atomic %x, %b[%i, %i] {kind = "add"} : float32 }
+               tile.copy %b, %W[%c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}"""
+        )
+    )

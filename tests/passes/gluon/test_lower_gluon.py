@@ -131,3 +131,10 @@ def test_lengths_that_are_shifted_grow_with_what_they_are_of(end: str, grows: bo
     %end = {end} : int32
     scf.for %c0, %end, %c1 (%k: int32) {{ scf.yield }}"""
     assert ("gluon.longest_first" in lowered((4, "%t"), body)) == grows
+
+
+def test_loops_that_get_shorter_with_one_of_several_indices_have_a_program_for_each_block() -> None:
+    shorter = "%left = arith.sub %t, %by : int32\nscf.for %c0, %left, %c1 (%k: int32) { scf.yield }"
+    found = lowered(("%s", "%t"), shorter)
+    assert "triton.program_id {axis = 1}" in found and "gluon.work_item_id" not in found
+    assert "gluon.work_item_id" in lowered(("%s", "%t"), shorter.replace("sub %t, %by", "sub %t, %s"))

@@ -106,12 +106,11 @@ def merge_softmax_loops(loops: Sequence[scf.ForOp]) -> bool:
     return True
 
 
-_Plan = tuple[scf.ForOp, scf.ForOp, _Comparison, _Difference, frozenset[int]]
+_Plan = tuple[scf.ForOp, _Comparison, _Difference, frozenset[int]]
 
 
 def _plan(loops: Sequence[scf.ForOp], plain: scf.ForOp) -> _Plan | None:
     """Which loops equal the plain one, and how the others, all alike, differ from it."""
-    other: scf.ForOp | None = None
     chosen: tuple[_Comparison, _Difference] | None = None
     others: set[int] = set()
     for number, loop in enumerate(loops):
@@ -120,16 +119,16 @@ def _plan(loops: Sequence[scf.ForOp], plain: scf.ForOp) -> _Plan | None:
             difference = comparison.difference()
             if difference is None:
                 continue
-            if other is None:
-                other, chosen = loop, (comparison, difference)
-            elif _Comparison(other, loop).difference() is not None:
+            if chosen is None:
+                chosen = comparison, difference
+            elif _Comparison(chosen[0].other, loop).difference() is not None:
                 return None
         except ValueError:
             return None
         others.add(number)
-    if other is None or chosen is None or not _can_choose(*chosen):
+    if chosen is None or not _can_choose(*chosen):
         return None
-    return plain, other, *chosen, frozenset(others)
+    return plain, *chosen, frozenset(others)
 
 
 def _can_choose(comparison: _Comparison, difference: _Difference) -> bool:
@@ -161,10 +160,10 @@ class _Merge:
     """One merge: the plain loop's body, over the tiles of all loops."""
 
     def __init__(
-        self, loops: Sequence[scf.ForOp], plain: scf.ForOp, other: scf.ForOp, comparison: _Comparison,
-        difference: _Difference, others: frozenset[int],
+        self, loops: Sequence[scf.ForOp], plain: scf.ForOp, comparison: _Comparison, difference: _Difference,
+        others: frozenset[int],
     ) -> None:  # fmt: skip
-        self.loops, self.plain, self.other = loops, plain, other
+        self.loops, self.plain = loops, plain
         self.comparison, self.difference, self.others = comparison, difference, others
 
     def run(self) -> None:

@@ -279,7 +279,7 @@ class World:
             _learn(self.clocks[role], known)
 
     def _scalars(self, op: Operation, role: int) -> None:
-        if isinstance(op, tile.LoadOp) and not op.out.shape:
+        if isinstance(op, tile.LoadOp):
             indices = tuple(self._number(each, role) for each in op.indices)
             if tile.buffer_type(op.buffer).scope == "local":
                 self.env[role][op.out] = self.vars.get((role, op.buffer, *indices))

@@ -672,3 +672,20 @@ def test_a_tile_that_is_reshaped_there_and_back_for_one_use(more: str, goes: boo
     {more}
     tile.print [%back]"""
     assert ("%back = arith.add %x, %y : tensor<16x1xfloat32>" in after(Canonicalize(), body)) is goes
+
+
+@pytest.mark.parametrize(
+    ("predicate", "number", "made"),
+    [("eq", "true", "%b"), ("ne", "false", "%b"), ("eq", "false", "not"), ("ne", "true", "not"), ("lt", "true", ""),
+     ("ge", "false", ""), ("gt", "false", "")],
+)  # fmt: skip
+def test_comparisons_of_a_condition_with_what_it_may_be(predicate: str, number: str, made: str) -> None:
+    body = f"""%t = arith.constant {{value = {number}}} : bool
+    %y = arith.cmp %b, %t {{predicate = "{predicate}"}} : bool
+    tile.print [%y]"""
+    *lines, last = after(Canonicalize(), body)
+    if made == "%b":
+        assert (lines, last) == ([], "tile.print [%b]")
+    else:
+        wanted = "arith.not %b : bool" if made else f'arith.cmp %b, %c{number} {{predicate = "{predicate}"}} : bool'
+        assert [line.partition(" = ")[2] for line in lines] == [wanted]

@@ -90,6 +90,13 @@ def test_a_number_that_stays_apart(bias: float) -> None:
     assert sum(isinstance(op, arith.SubOp) for op in left) == 2
 
 
+@pytest.mark.parametrize(("bias", "apart"), [(1024.0, False), (1025.0, True), (-60.0, False), (-64.0, True)])
+def test_numbers_up_to_the_power_beside_a_field_are_subtracted_with_it(bias: float, apart: bool) -> None:
+    """As integers below 2 ** 11; what is left is not negative."""
+    left = check("uint16", "float16", field(4, 15, bias))
+    assert sum(isinstance(op, arith.SubOp) for op in left) == 1 + apart
+
+
 @pytest.mark.parametrize("target", [Target("interpret"), Target("hip", "gfx942")], ids=str)
 def test_elsewhere_conversions_stay(target: Target) -> None:
     given = body("uint16", field(4, 15), "float16")

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from tests.passes.ir_cases import after, filecheck, kernel
+from tests.passes.ir_cases import after, filecheck, kernel, program
 from tests.support.programs import check_pass
-from tiledsl.passes.fold_unit_dims import FoldUnitDims
+from tiledsl.passes.fold_unit_dims import DEPTH, FoldUnitDims, _is_index
 
 PARAMETERS = "A: 64*96*float32, W: 1*96*float32, C: 64*96*float32, D: 4*3*8*float32, n: int32"
 ROWS = """
@@ -296,3 +296,31 @@ def test_views_of_tensors_keep_their_dimensions() -> None:
         tile.store %y, %v[%c0, %i, %j]
         """,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("tensor.iota {axis = 0} : tensor<4x1x1xint32>", True),
+        ("arith.add %i, %s : tensor<4x1x1xint32>", True),
+        ("arith.cast %i : tensor<4x1x1xint64>", True),
+        ('arith.cmp %i, %s {predicate = "lt"} : tensor<4x1x1xbool>', True),
+        ("arith.cast %i : tensor<4x1x1xfloat32>", False),
+        ("arith.add %i, %j : tensor<4x8x1xint32>", False),  # along two dimensions
+        ("arith.add %s, %s : int32", False),
+        ("arith.add %x, %s : tensor<4x1x1xint32>", False),  # of what is loaded
+        ("arith.add %deep, %s : tensor<4x1x1xint32>", False),
+    ],
+)
+def test_what_is_an_index(text: str, known: bool) -> None:
+    made = program(
+        f"""%i = tensor.iota {{axis = 0}} : tensor<4x1x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x8x1xint32>
+        %deep = arith.mul %i, %c3 : tensor<4x1x1xint32>
+        %x = tile.load %N[%i] : tensor<4x1x1xint32>
+        %y = {text}"""
+    )
+    values = {value.name: value for op in made.root.walk() for value in op.results}
+    op = values["y"].op
+    assert op is not None
+    assert _is_index(op, {values["i"]: 1, values["j"]: 1, values["deep"]: DEPTH}) is known

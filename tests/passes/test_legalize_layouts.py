@@ -196,6 +196,7 @@ def test_parts_of_a_dimension_are_reduced_where_they_lie() -> None:
         ((8, 4), (2, 4, 4), True),
         ((32,), (2, 4, 4), True),
         ((1, 8), (2, 4), True),
+        ((8, 1), (2, 4), True),
         ((8, 4), (8, 4, 1), True),
         ((8, 4), (4, 8), False),
         ((8, 4), (2, 16), False),

@@ -105,6 +105,8 @@ def test_sums_of_floats_may_associate_in_another_way() -> None:
     ):
         body, parameters = _scatter(kind, 4, 16, dtype, "")
         assert LowerExchanges().allowances(program(body, parameters=parameters)) == allowed
+        more = '%y2, %b2 = tensor.scatter %j, %i, %p {kind = "add"} : tensor<4xint32>, tensor<16xint32>\n%low ='
+        assert LowerExchanges().allowances(program(body.replace("%low =", more), parameters=parameters)) == allowed
 
 
 @pytest.mark.parametrize(("size", "count", "dtype"), [(1 << 15, 1 << 15, "int32"), (1 << 16, 1 << 15, "int64")])

@@ -503,7 +503,17 @@ def test_a_variable_with_the_number_of_a_thread() -> None:
 
 @pytest.mark.parametrize(
     ("value", "more", "scope"),
-    [("%tx", "", "local"), ("%n", "", "fragment"), ("%tx", "tile.fill %z, %x\n", "fragment")],
+    [
+        ("%tx", "", "local"),
+        ("%n", "", "fragment"),
+        ("%tx", "tile.fill %z, %x\n", "fragment"),
+        (
+            "%tx",
+            "tile.parallel {extents = (64,)} (%j: int32) {\n%h = tile.load %x[%j] : float32\n"
+            "tile.store %h, %Y[%j]\n}\n",
+            "fragment",
+        ),
+    ],
 )
 def test_elements_of_each_thread(value: str, more: str, scope: str) -> None:
     """A fragment of which threads write elements of their own, and nobody all, is an array of each."""
@@ -751,6 +761,14 @@ def test_versions_with_numbers_become_a_tile_each() -> None:
         .replace("%two[%c1, ", "%two_1["),
         allocs=VERSIONS.replace("2*uint64", "1*uint64"),
     )
+
+
+def test_versions_of_which_one_is_not_known_stay() -> None:
+    there = f"{part('%X[%c0]', '%two[%c0, %c0]')}\n{part('%X[%n]', '%two[%c1, %c0]')}\n"
+    back = f"{part('%two[%c0, %c0]', '%Y[%c0]')}\n%g = tile.load %two[%n, %c2] : float32\ntile.store %g, %Y[%c1]"
+    found = merged(split(there + ARRIVE, f"{WAIT}\n{back}"), allocs=VERSIONS.replace("2*uint64", "1*uint64"))
+    assert "%two = tile.alloc : buffer<2*64*float32, shared>" in found
+    assert "%g = tile.load %two[%n, %c2] : float32" in found
 
 
 def test_versions_in_a_branch_that_the_run_does_not_take_stay() -> None:

@@ -352,7 +352,7 @@ def divided(*statements: str, tiles: str = "s: 32*64*float16, p: 32*32*float16")
         f"%{name} = tile.alloc : buffer<{type}, {'shared' if 'float16' in type else 'fragment'}>"
         for name, type in (each.split(": ") for each in tiles.split(", "))
     ]
-    made = whole(";".join([*heads, *statements]), "X: 64*64*float16, Y: 64*64*float16, n: int32")
+    made = whole(";".join([*heads, *statements]), "X: 64*64*float16, Y: 64*64*float16, n: int32, h: float16")
     kernel = kernel_of(made)
     assert isinstance(kernel, tile.KernelOp)
     divide_tiles(kernel)
@@ -452,6 +452,9 @@ ROW_OF = "tile.copy %s[%c{}, %c0], %p[%c0, %c0] {{shape = (32,), source_axes = (
         (RIGHT, None, True),
         (RIGHT, OWN, True),  # of what the first one has filled
         (RIGHT, "%m = %n + 16", True),
+        (RIGHT, "%g = tile.load %X[%n, %n] : float16", True),
+        (RIGHT, copy("%X[%c0, %c0]", "%p[%c0, %c0]", (32, 32)), True),  # of another tile
+        (RIGHT, "tile.store %h, %X[%n, %n]", False),
         (RIGHT, ROW_OF.format(31), True),
         (RIGHT, ROW_OF.format(32), False),
         (RIGHT, OWN.replace("%s[%c0, %c0]", "%s[%c0, %c16]"), False),  # more

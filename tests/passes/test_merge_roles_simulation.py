@@ -282,6 +282,26 @@ LATE = '%b = arith.cmp %k, %c{} {{predicate = "eq"}} : bool;%e = arith.select %b
             ],
         ),
         (
+            f"loop n;{PRODUCER}",
+            f"loop n;{CONSUMER.replace('wait one even', LATE.format(20))}",
+            {},
+            [
+                never(1, "one", "0 of its 32", " in turn 20"),
+                15,
+                (HERE, 5),
+                "21 phases were complete then; a wait for the last one has the parity 0",
+            ],
+        ),
+        *(
+            (
+                f"%g = arith.neg %n : int32;scf.for {bounds} (%k: int32) {{;{PRODUCER}",
+                f"%g = arith.neg %n : int32;scf.for {bounds} (%k: int32) {{;{CONSUMER.replace('one even', 'one odd')}",
+                {},
+                [never(1, "one", "0 of its 32", " in turn 0"), 14, (HERE, 6), ONCE],
+            )
+            for bounds in ("%g, %c4, %c1", "%c0, %c4, %g")
+        ),
+        (
             NEGATIVE.format("put s;arrive one"),
             "wait one c0;get s",
             {},

@@ -3,6 +3,7 @@ why."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,14 +11,19 @@ import torch
 
 import tiledsl
 from benchmarks.programs.gemm import matmul
+from tests.passes.ir_cases import filecheck
+from tests.passes.ir_cases import program as ir_program
 from tests.passes.test_block_programs import count, lowered
 from tests.passes.test_split_k import rows_with_epilogue
 from tests.support.programs import NAMED, gemm, inputs_for
-from tiledsl.dialects import tile, triton
+from tiledsl.dialects import arith, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.printer import print_op
+from tiledsl.ir.verifier import verify
 from tiledsl.passes import default_pipeline
+from tiledsl.passes.split_k.last_wave import SplitLastWave
 from tiledsl.runtime.target import Target
 
 PROGRAMS = "split-last-wave.programs"
@@ -103,3 +109,128 @@ def test_programs_on_each_multiprocessor_need_a_target() -> None:
         TileError, match=r"split-last-wave\.programs is -1, programs on each multiprocessor, and no target is given"
     ):
         PassManager(default_pipeline({PROGRAMS: -1})).run(Program(gemm().clone({}), None))
+
+
+BLOCKS = """
+%r = tensor.iota {axis = 0} : tensor<NUMx1xint32>
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x16xint32>
+%zero = arith.constant {value = 0.0} : tensor<NUMx16xfloat32>
+%first = arith.mul %bx, %c16 : int32
+%rows = arith.add %first, %r : tensor<NUMx1xint32>
+%sum = scf.for %c0, %c5, %c1[%zero] {num_stages = 2} : tensor<NUMx16xfloat32> (%k: int32, %acc: tensor<NUMx16xfloat32>) {
+  %ks = arith.mul %k, %c16 : int32
+  %ka = arith.add %ks, %j : tensor<1x16xint32>
+  %kb = arith.add %ks, %i : tensor<16x1xint32>
+  %a = tile.load %A[%rows, %ka] {guarded = true} : tensor<NUMx16xfloat16>
+  %b = tile.load %B[%kb, %j] {guarded = true} : tensor<16x16xfloat16>
+  %d = tensor.dot %a, %b, %acc : tensor<NUMx16xfloat32>
+  scf.yield [%d]
+}
+%h = arith.cast %sum : tensor<NUMx16xfloat16>
+tile.store %h, %C[%rows, %j] {guarded = true}"""  # noqa: E501
+ROWS = BLOCKS.replace("NUM", "16")
+
+
+def split(body: str = ROWS, blocks: int = 7, programs: int = 5) -> list[list[str]]:
+    """The lines of the kernels, constants by their numbers."""
+    made = ir_program(body, parameters="A: 112*80*float16, B: 80*16*float16, C: 112*16*float16", grid=(blocks,))
+    SplitLastWave(programs=programs).run(made)
+    verify(made.root)
+    for op in made.root.walk():
+        if isinstance(op, arith.ConstantOp):
+            op.result.name = "c" + str(op.value).replace(".", "p")
+    kernels: list[list[str]] = []
+    for line in print_op(made.root).splitlines():
+        line = re.sub(r"%(c\d+(?:p\d+)?)_\d+", r"%\1", line.strip())
+        if line.startswith("tile.kernel"):
+            kernels.append([])
+        if kernels and " = arith.constant" not in line:
+            kernels[-1].append(line)
+    return kernels
+
+
+def test_the_kernels_of_whole_waves_of_parts_and_of_sums() -> None:
+    """Two of seven blocks are left of a wave of five, and each is computed by two programs, of three steps and two."""
+    whole, parts, sums = split()
+    assert whole == ["tile.kernel [%c5] (%bx: int32) {", *split(blocks=5)[0][1:-2]]
+    filecheck(
+        [line for line in parts if "_1 =" not in line or "bx" in line or "sum" in line],
+        """
+        tile.kernel {{.}}%c4] {sym_name = "test_parts"} (%program: int32) {
+        %0 = arith.truncmod %program, %c2 : int32
+        %bx_1 = arith.add %0, %c5 : int32
+        %part = arith.truncdiv %program, %c2 : int32
+        %first_step = arith.mul %part, %c3 : int32
+        %1 = arith.add %first_step, %c3 : int32
+        %end_step = arith.min %1, %c5 : int32
+        %first_1 = arith.mul %bx_1, %c16 : int32
+        %sum_1 = scf.for %first_step, %end_step, %c1{{.*}}
+        scf.yield {{.}}%d_1]
+        }
+        %2 = tensor.iota {axis = 0} : tensor<16x1xint32>
+        %3 = tensor.iota {axis = 1} : tensor<1x16xint32>
+        %4 = arith.mul %program, %c16 : int32
+        %5 = arith.add %4, %2 : tensor<16x1xint32>
+        tile.store %sum_1, %sum_parts{{.}}%5, %3] {guarded = true}
+        scf.yield
+        }
+        """,
+    )
+    filecheck(
+        sums,
+        """
+        tile.kernel {{.}}%c4] {sym_name = "test_sum"} (%program_1: int32) {
+        %left = arith.truncdiv %program_1, %c2 : int32
+        %piece = arith.truncmod %program_1, %c2 : int32
+        %first_row = arith.mul %piece, %c8 : int32
+        %bx_2 = arith.add %left, %c5 : int32
+        %r_2 = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %r_3 = arith.add %first_row, %r_2 : tensor<8x1xint32>
+        %j_2 = tensor.iota {axis = 1} : tensor<1x16xint32>
+        %first_2 = arith.mul %bx_2, %c16 : int32
+        %rows_2 = arith.add %first_2, %r_3 : tensor<8x1xint32>
+        %sum_2 = scf.for %c0, %c2, %c1{{.}}%c0p0] {unroll = 1} : tensor<8x16xfloat32> (%part_1: int32, {{.*}}) {
+        %6 = arith.mul %part_1, %c2 : int32
+        %7 = arith.add %6, %left : int32
+        %8 = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %9 = arith.add %first_row, %8 : tensor<8x1xint32>
+        %10 = tensor.iota {axis = 1} : tensor<1x16xint32>
+        %11 = arith.mul %7, %c16 : int32
+        %12 = arith.add %11, %9 : tensor<8x1xint32>
+        %13 = tile.load %sum_parts{{.}}%12, %10] {guarded = true} : tensor<8x16xfloat32>
+        %14 = arith.add %sum_3, %13 : tensor<8x16xfloat32>
+        scf.yield {{.}}%14]
+        }
+        %h_1 = arith.cast %sum_2 : tensor<8x16xfloat16>
+        tile.store %h_1, %C{{.}}%rows_2, %j_2] {guarded = true}
+        scf.yield
+        }
+        scf.yield
+        }
+        """,
+    )
+
+
+def test_steps_that_divide_evenly_end_by_themselves() -> None:
+    """And with one block left there is none to choose."""
+    _, parts, _ = split(ROWS.replace("%c5, %c1[", "%c4, %c1["), blocks=6)
+    assert parts[1] == "%end_step = arith.add %program, %c1 : int32"
+    assert next(line for line in parts if "scf.for" in line).startswith("%sum_1 = scf.for %program, %end_step, %c1")
+
+
+TOGETHER = """
+%m = tensor.reduce %sum {kind = "max", axis = 0} : tensor<16xfloat32>
+%n = arith.cast %m : tensor<16xfloat16>
+%l = tensor.iota {axis = 0} : tensor<16xint32>
+tile.store %n, %C[%bx, %l] {guarded = true}"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "pieces"), [(16, "", 2), (24, "", 3), (8, "", 1), (20, "", 1), (16, TOGETHER, 1)]
+)
+def test_programs_finish_eight_rows_of_a_block_each(rows: int, more: str, pieces: int) -> None:
+    """Where rows have nothing to do with each other."""
+    _, _, sums = split(BLOCKS.replace("NUM", str(rows)) + more)
+    assert sums[0].startswith(f"tile.kernel [%c{2 * pieces}]")
+    assert any(f"tensor<{rows if pieces == 1 else 8}x16xfloat32>" in line for line in sums)

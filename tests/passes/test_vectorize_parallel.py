@@ -827,3 +827,15 @@ def test_elements_of_a_diagonal_are_updated() -> None:
                tile.copy %b, %W[%c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}"""
         )
     )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "scf.if %c { %y = tile.load %v[%i] : float32 %z = arith.mul %y, %c2.0 : float32 tile.store %z, %v[%i] "
+        "scf.yield } { scf.yield }",
+        "%y = tile.load %v[%i] : float32 %z = arith.mul %y, %c2.0 : float32 tile.store %z, %v[%i] mask=%c",
+    ],
+)
+def test_what_one_of_several_points_does_to_an_element(body: str) -> None:
+    to_values(tiles(f'PAR {{ %c = arith.cmp %j, %c3 {{predicate = "eq"}} : bool {body} }}'))

@@ -17,6 +17,9 @@ def divide_rows(
     for op in list(kernel.walk()):
         if op in undivided:
             continue
+        if isinstance(op, tensor.TransposeOp):  # on its way to memory
+            op.out.set_type(TensorType((op.out.shape[0], op.source.shape[0]), op.out.dtype))
+            continue
         for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
             _narrow(value, all_rows, rows)
         if isinstance(op, tensor.IotaOp) and op.out.shape[0] == rows:
@@ -29,7 +32,8 @@ def divide_rows(
         if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
             here = Builder.at(op)
             starts = list(op.starts)
-            axis = op.axes[0]
+            turned = isinstance(op, tile.StoreBlockOp) and isinstance(op.value.op, tensor.TransposeOp)
+            axis = op.axes[1 if turned else 0]
             starts[axis] = here.insert(arith.AddOp(starts[axis], first)).result
             op.set_field("starts", starts)
 

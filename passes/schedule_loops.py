@@ -8,7 +8,7 @@ from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
 from tiledsl.analysis.gluon.plan import fits_registers
-from tiledsl.analysis.gluon.schedule import AT_ONCE, block, ending_in, is_only_added_to, is_stored
+from tiledsl.analysis.gluon.schedule import AT_ONCE, block, ending_in, is_only_added_to, is_stored, prepared
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, read_for, tile_loops
 from tiledsl.analysis.gluon.words import described, loads_in_fours
@@ -261,7 +261,8 @@ def _name_results(body: Region) -> None:
 
 def _name_rings(launch: triton.LaunchOp) -> None:
     """Tiles that the same products read first and last share a ring, and so do those of later loops that are alike, and
-    read in the same stages. A row that no product reads shares the ring of a tile which is read longer."""
+    read in the same stages. A row that no product reads shares the ring of a tile which is read longer. A tile that
+    is read to registers has a ring of its own, which is free then."""
     group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)]
     loads = of_kinds(launch.body.walk(), triton.LoadBlockOp)
     by_group = dependents(group, needed_for(value for load in loads for value in load.starts))
@@ -273,12 +274,16 @@ def _name_rings(launch: triton.LaunchOp) -> None:
     for loop in [op for op in launch.nests() if isinstance(op, scf.ForOp)]:
         turn = gluon.clusters(loop.body)
         products = [op for cluster in turn for op in cluster.ops if isinstance(op, tensor.DotOp)]
+        made = prepared(products)
         rows: list[triton.LoadBlockOp] = []
+        for_registers: list[list[triton.LoadBlockOp]] = []
         rings: dict[tuple[tensor.DotOp, tensor.DotOp], list[triton.LoadBlockOp]] = {}
         for load in (op for op in loop.body if isinstance(op, triton.LoadBlockOp)):
             readers = [op for op in products if load in (block(op.a), block(op.b))]
             if readers:
                 rings.setdefault((readers[0], readers[-1]), []).append(load)
+            elif load in made:
+                for_registers.append([load])
             else:
                 rows.append(load)
         order = {
@@ -290,7 +295,7 @@ def _name_rings(launch: triton.LaunchOp) -> None:
             rings[next((key for key in keys if order[key[0]] < order[load]), keys[0])].append(load)
         free = dict(known)
         stages = {op: cluster.stage for cluster in turn for op in cluster.ops}
-        for tiles in rings.values():
+        for tiles in (*for_registers, *rings.values()):
             read = {stages[op] for op in products if {block(op.a), block(op.b)} & {*tiles}}
             kind: list[object] = [read, *((load.descriptor, gluon.box(load)) for load in tiles)]
             wanted = tiles[0].out.name or "tile"

@@ -12,7 +12,7 @@ from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
-from tiledsl.analysis.gluon.schedule import AT_ONCE, hands_on
+from tiledsl.analysis.gluon.schedule import AT_ONCE, hands_on, prepared
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
     ITEM,
@@ -36,7 +36,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, TensorType
+from tiledsl.ir.types import ELEMENTS, INT32, TensorType, with_shape
 from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
@@ -216,13 +216,14 @@ class SelectEmitter(Pass):
         if self.fast_math and by_rows:
             mask_after_products(kernel.walk())
         widen_columns(body)
+        stored = _store_turned(body) if by_rows else []
         erase_unused(body, lambda op: op.is_pure)
         found = find_tile_loops(body, 0 if by_rows else warps)
         groups = consumers(found) if by_rows else 0
         if _has_several(body):
             self._choose_rescaling(body, groups)
         found = tile_loops(body)
-        stored = _store_boxes(_after(body, found)) if by_rows else []
+        stored += _store_boxes(_after(body, found)) if by_rows else []
         plan = make_plan(found, groups or 1, warps, self.stages, shared_bytes, stored)
         if self.backend == "auto" and (slower := drawback(found, groups, plan, shared_bytes)):
             raise NotRecognised(slower, found.products[0])
@@ -243,7 +244,10 @@ class SelectEmitter(Pass):
             for store in [op for op in body if isinstance(op, tile.StoreOp) and op.value.shape in found.tiles]:
                 left = _store_beside(store, free, left)
             return
-        if len(found.products) == 1:
+        if prepared(found.products):
+            for loop in found.loops:
+                load_ahead(loop.op, [op for op in loads_beside(loop) if op.results[0].shape != ()])
+        elif len(found.products) == 1:
             (loop,) = found.loops
             if self.overlap and products_in_flight(loop, groups) == 2:
                 loop.op.set_attribute("unroll", AT_ONCE)
@@ -296,6 +300,27 @@ def _store_boxes(ops: Iterable[Operation]) -> list[tile.StoreBlockOp]:
     return [box for box in map(_store_box, of_kinds(ops, tile.StoreOp)) if box is not None]
 
 
+def _store_turned(body: Region) -> list[tile.StoreBlockOp]:
+    """Turn stores of whole tiles that are transposed, and perhaps rounded then, into boxes where possible: the tile is
+    transposed on its way through shared memory."""
+    boxes = []
+    for store in of_kinds(body, tile.StoreOp):
+        rounded = store.value.op
+        turned = rounded.source.op if isinstance(rounded, arith.CastOp) else rounded
+        if not isinstance(turned, tensor.TransposeOp):
+            continue
+        at = Builder.at(store)
+        value = turned.source
+        if isinstance(rounded, arith.CastOp):
+            value = at.insert(arith.CastOp(value, result_types=[with_shape(value.shape, rounded.out.dtype)])).result
+        store.set_operands(
+            [at.insert(tensor.TransposeOp(value, permutation=turned.permutation)).result, *store.operands[1:]]
+        )
+        if (box := _store_box(store)) is not None:
+            boxes.append(box)
+    return boxes
+
+
 def _has_gluon(target: Any) -> bool:
     return getattr(target, "kind", None) == "cuda" and target.arch == GLUON_ARCH
 
@@ -320,10 +345,14 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
                 op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
                 if isinstance(op, tile.LoadOp):
                     loads[op] = None
+    products = of_kinds(kernel.walk(), tensor.DotOp)
+    for_registers = prepared(products)
+    loads |= dict.fromkeys(op for op in of_kinds(kernel.walk(), tile.LoadOp) if op in for_registers)
     for load in loads:
         if load.mask is not None or (load.other is not None and constant_of(load.other) != 0):
             raise NotRecognised("a product's operand is loaded with a condition", load)
-        if any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses):
+        users = {user for user in load.out.uses if not isinstance(user, (tensor.DotOp, tensor.TransposeOp))}
+        if not users <= for_registers:
             raise NotRecognised("a product's operand is used for something else", load)
         offsets, axes = _box_of(load, load.out.type)
         made = Builder.at(load).insert(

@@ -20,6 +20,9 @@ DECODE = [
         (64, 3, 4, 1), (64, 4, 4, 1), (32, 3, 2, 1), (64, 3, 4, 2), (32, 3, 2, 2), (128, 3, 8, 1),
     )
 ]  # fmt: skip
+MANY = [{"block_M": m, "num_stages": stages, "depth": depth, "pass_configs": GLUON} for m, stages, depth in (
+    (256, 2, 32), (128, 2, 64), (128, 3, 32),
+)]  # fmt: skip
 ATTENTION = [
     walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON), walk(128, 256, 2, 8, GLUON),
     walk(128, 128, 2, 8, TRITON),
@@ -29,6 +32,8 @@ ATTENTION = [
 def four_bit_row(M: int, N: int, K: int, note: str = "", quick: bool = False) -> Row:
     """A[M, K] @ W.T of float16, W of four bits with a scale for each 128 of a row; examples/gemm_int4.py packs them."""
     module = example("gemm_int4")
+    few = module.FEW >= M
+    program, space = (module.matmul_int4, DECODE) if few else (module.matmul_int4_many, MANY)
 
     def inputs(device: str) -> list[Any]:
         q = torch.randint(0, 16, (N, K), device=device, dtype=torch.uint8)
@@ -42,12 +47,12 @@ def four_bit_row(M: int, N: int, K: int, note: str = "", quick: bool = False) ->
         reference=lambda a, words, scales: [a.float() @ module.dequantised(module.unpack(words), scales).T],
         outputs=(((M, N), torch.float16),),
         candidates=(
-            tiledsl_candidate(module.matmul_int4, {"M": M, "N": N, "K": K}, DECODE),
+            tiledsl_candidate(program, {"M": M, "N": N, "K": K}, space),
             cublas_of(lambda words, scales: module.dequantised(module.unpack(words), scales)),
         ),
         operations=2.0 * M * N * K,
         bytes_moved=0.5 * N * K + 2.0 * (K // GROUP * N + M * K + M * N),
-        tags=frozenset({"decode"}),
+        tags=frozenset({"decode"} if few else ()),
         quick=quick,
     )
 
@@ -94,13 +99,17 @@ def float8_attention_row(batch: int, heads: int, length: int, dim: int, causal: 
 
 
 def rows() -> list[Row]:
-    """Layers of Llama 70B for one and for 16 rows; attention of the same number of tokens."""
+    """Layers of Llama 70B for one row, for 16 and for many; attention of the same number of tokens."""
     return [
         four_bit_row(16, 8192, 8192, "Llama 70B, o", quick=True),
         four_bit_row(1, 8192, 8192, "Llama 70B, o"),
         four_bit_row(16, 57344, 8192, "Llama 70B, gate and up"),
         four_bit_row(1, 57344, 8192, "Llama 70B, gate and up"),
         four_bit_row(16, 8192, 28672, "Llama 70B, down"),
+        four_bit_row(1024, 8192, 8192, "Llama 70B, o", quick=True),
+        four_bit_row(4096, 8192, 8192, "Llama 70B, o"),
+        four_bit_row(4096, 57344, 8192, "Llama 70B, gate and up"),
+        four_bit_row(4096, 8192, 28672, "Llama 70B, down"),
         float8_attention_row(4, 32, 4096, 128, False, quick=True),
         float8_attention_row(4, 32, 4096, 128, True),
         float8_attention_row(1, 32, 16384, 128, False),

@@ -57,7 +57,33 @@ def test_no_conversion_is_left_in_the_machine_code() -> None:
     assert kernel.resources.spills == 0
 
 
+def many(*shape: int, **options: Any) -> tiledsl.Kernel:
+    function = load_example("gemm_int4").matmul_int4_many.function
+    return tiledsl.jit(function, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}).compile(
+        *shape, **options
+    )
+
+
+def test_registers_feed_the_products() -> None:
+    kernel = many(512, 256, 1024)
+    assert "gl.inline_asm_elementwise" in kernel.source and "tl." not in kernel.source.split("@gluon.jit", 1)[1]
+    assert "I2F" not in kernel.asm["sass"] and kernel.resources.spills == 0
+    assert kernel.asm["sass"].count("HGMMA.64x256x16.F32 R") == 2 * 4 * 2  # consumers, fields, steps of 16 of 32
+
+
+@pytest.mark.parametrize("options", [{}, {"block_M": 128, "depth": 64, "num_stages": 3}], ids=str)
+def test_many_rows(options: dict[str, int]) -> None:
+    example = load_example("gemm_int4")
+    torch.manual_seed(0)
+    a, (q, scales) = torch.randn(300, 1024).half(), example.random_weights(384, 1024)
+    out = torch.full((300, 384), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(many(300, 384, 1024, **options).source, "matmul_int4_many", a, example.pack(q), scales, out)
+    wide = (q.half() - 8) * scales.repeat_interleave(example.GROUP, 0).T
+    torch.testing.assert_close(out.float(), a.float() @ wide.float().T, rtol=2e-3, atol=4e-3)
+
+
 def test_certificate() -> None:
     example = load_example("gemm_int4")
     kernel = tiledsl.jit(example.matmul_int4.function, target="cuda:90").compile(16, 64, 512)
     assert not kernel.verify().failed
+    assert not many(512, 256, 512).verify().failed

@@ -263,3 +263,50 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
             scale = {scaled: t + 1, nested: sum(range(t + 1, length))}
             out[at] += made * scale.get(program, 1)
     return out
+
+
+def from_words(blocks: int, turns: int, depth: int, what: str = "", columns: int = 64, fields: int = 2) -> Any:
+    """C = (W B)^T, W made of fields of four bits of each word, with a factor for each row and tile of a turn."""
+
+    @T.prim_func
+    def from_words(
+        W: T.Tensor((blocks * 128, turns * 32), "uint16"),
+        B: T.Tensor((columns, turns * 32 * fields), "float16"),
+        S: T.Tensor((turns * fields, blocks * 128), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((columns, blocks * 128), "float16"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            words, weights = T.alloc_shared((128, 32), "uint16"), T.alloc_fragment((128, 32), "float16")
+            total, rounded = T.alloc_fragment((128, columns), "float32"), T.alloc_fragment((128, columns), "float16")
+            top = T.alloc_fragment((128,), "float16")
+            T.clear(total)
+            for t in T.Pipelined(lengths[bx], num_stages=depth):
+                T.copy(W[bx * 128, t * 32], words)
+                for field in T.unroll(fields):
+                    b = T.alloc_shared((columns, 32), "float16")
+                    T.copy(B[0, (t * fields + field) * 32], b)
+                    for i, j in T.Parallel(128, 32):
+                        number = T.cast((words[i, j] >> (4 * field)) & 15, "float16") - 8
+                        if what == "columns":
+                            number *= S[0, j]
+                        weights[i, j] = number * S[t * fields + field, bx * 128 + i]
+                    T.gemm(weights, b, total, transpose_B=True)
+                    if what == "elsewhere":
+                        T.reduce_max(weights, top, dim=1)
+                        for i, j in T.Parallel(128, columns):
+                            total[i, j] += T.cast(top[i], "float32")
+            T.copy(total, rounded)
+            for j, i in T.Parallel(columns, 128):
+                C[j, bx * 128 + i] = rounded[i, j]
+
+    return from_words
+
+
+def words_expected(W: torch.Tensor, B: torch.Tensor, S: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """What from_words gives."""
+    fields = S.shape[0] * 32 // W.shape[1]
+    number = torch.stack([W.to(torch.int32).unflatten(1, (-1, 32)) >> 4 * field & 15 for field in range(fields)], 2)
+    weights = (number - 8).half() * S.T.unflatten(1, (-1, fields))[..., None]
+    used = torch.arange(weights.shape[1]) < lengths.repeat_interleave(128)[:, None]
+    return ((weights * used[..., None, None]).flatten(1).float() @ B.float().T).half().T

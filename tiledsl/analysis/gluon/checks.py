@@ -147,6 +147,12 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
     for load in [op for op in at if isinstance(op, triton.LoadBlockOp)]:
         mine = [each for each in at if isinstance(each, triton.LoadBlockOp) and each.ring == load.ring]
         products = sorted(at[op] for op in loop.products if {block(op.a), block(op.b)} & {*mine})
+        if load in schedule.for_registers:
+            if len(mine) > 1:
+                raise _broken("rings", load, "a tile that is read to registers shares its ring")
+            if at[load][0]:
+                raise _broken("rings", load, "a tile that is read to registers is read a turn late", "stage = 0")
+            continue
         if not products:
             raise _broken("rings", load, "no product reads a tile of the ring, so that it is never released")
         turned = [user for user in load.out.uses if isinstance(user, tensor.TransposeOp)]
@@ -271,5 +277,7 @@ def _check_tokens(loop: Loop, schedule: Schedule) -> None:
 def _turns_held(ring: Ring, loop: Loop) -> tuple[int, int]:
     """How many turns after its own a tile is first awaited, and released at the end."""
     stages = ring.readers[loop]
+    if not stages:  # read to registers
+        return 0, 0
     flying = {loop.op.yielded[number].op for number in loop.in_flight}
     return min(stages), max(stages) + (stages[max(stages)] in flying)

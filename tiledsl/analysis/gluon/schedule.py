@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from tiledsl.analysis.gluon.slices import dependents, needed_for, only_for_loads
-from tiledsl.dialects import gluon, scf, tensor, tile, triton
+from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
@@ -22,6 +22,7 @@ MOST_COLUMNS = 256  # of an instruction
 AT_ONCE = 4  # turns of products from zero: ptxas keeps none of these in flight from one turn of a text to the next
 LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
 LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
+_LOADED = (*LOADS, tile.LoadOp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,8 @@ class Schedule:
 
     owner: for each load the one of an earlier loop whose places it has, or itself. own: the loads of which each
     consumer has a tile of its own. buffers: for each computed operand that passes through shared memory, since warps
-    that share its rows hold other columns of it, the one whose place it has.
+    that share its rows hold other columns of it, the one whose place it has. prepared: what makes left operands in
+    registers of tiles that are loaded `for_registers`.
     """
 
     def __init__(self, launch: triton.LaunchOp) -> None:
@@ -116,6 +118,8 @@ class Schedule:
         ]
         self.products = [product for loop in self.loops for product in loop.products]
         self.loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp)]
+        self.prepared = prepared(self.products)
+        self.for_registers = [load for load in self.loads if load in self.prepared]
         self.kept = [load for load in self.loads if not any(load.parent is loop.op.body for loop in self.loops)]
         by_group = dependents([] if self.group is None else [self.group], needed_for(self._starts()))
         self.own = {load for load in self.loads if any(value.op in by_group for value in load.starts)}
@@ -217,6 +221,39 @@ def ending_in(value: Value) -> list[tensor.DotOp]:
 def is_only_added_to(value: Value, product: tensor.DotOp) -> bool:
     """Whether a value is what a product is added to, and nothing else."""
     return product.accumulator is value and set(value.uses) == {product}
+
+
+def prepared(products: Iterable[tensor.DotOp]) -> set[Operation]:
+    """What makes left operands, element by element, of tiles that are loaded for these alone: the loads, and all that
+    comes between. Such tiles have the operand's layout, and none of the products' shapes."""
+    products = list(products)
+    tiles = {product.out.shape for product in products}
+    found: set[Operation] = set()
+    for product in products:
+        found |= _preparation(product) if product.a.shape not in tiles else set()
+    return found
+
+
+def _preparation(product: tensor.DotOp) -> set[Operation]:
+    """The same for one product; nothing where something else goes into its left operand."""
+    found: set[Operation] = set()
+    left = [product.a.op]
+    while left:
+        op = left.pop()
+        if op is None or op.parent is not product.parent:
+            return set()
+        if op not in found:
+            found.add(op)
+            if isinstance(op, _LOADED):
+                continue
+            columns = [each for each in op.operands if len(each.shape) == 2 and each.shape[1] > 1]
+            made = [each for each in columns if constant_of(each) is None]
+            if not isinstance(op, (arith.Elementwise, tensor.BroadcastOp)) or {each.shape for each in made} - {
+                product.a.shape
+            }:
+                return set()
+            left += [each.op for each in made]
+    return found if len(found) > 1 and any(isinstance(op, _LOADED) for op in found) else set()
 
 
 def in_order(value: Value) -> Value:

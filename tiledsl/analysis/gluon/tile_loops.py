@@ -4,6 +4,7 @@
 loops, which follow each other or stand inside of loops without products, there are
 
     blocks that only products read, loaded in the loop or before the first one
+    blocks that left operands are computed from, element by element, in registers
     products of two blocks, or of a computed tile, which may be transposed, and a block, from zero or added to any tile
     additions of tiles to memory, in any order, and stores to buffers that nothing reads
     operations on tiles of products' shapes, and on values for each row or column of them
@@ -27,6 +28,7 @@ from tiledsl.analysis.gluon.schedule import (
     ending_in,
     in_order,
     is_stored,
+    prepared,
     shared,
 )
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
@@ -204,6 +206,8 @@ def tile_loops(body: Region) -> TileLoops:
             products = tuple(each for each in op.body if isinstance(each, tensor.DotOp))
             blocks = (block(value) for product in products for value in (product.a, product.b))
             loads = dict.fromkeys(each for each in blocks if each is not None and each.parent is op.body)
+            made = prepared(products)
+            loads |= dict.fromkeys(each for each in op.body if isinstance(each, LOADS) and each in made)
             loops.append(TileLoop(op, products, tuple(loads)))
     return TileLoops(tuple(loops), tuple(op for op in body if isinstance(op, LOADS)))
 
@@ -227,7 +231,14 @@ def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
     if not warps and left:
         raise NotRecognised("a tile is a left operand and a right one", next(iter(left)))
     transposes = {product.a.op for product in found.products if isinstance(product.a.op, tensor.TransposeOp)}
-    check_rows(body, found.tiles, {*loads, *found.undivided, *transposes})
+    made = prepared(found.products)
+    for op in made:
+        for user in op.results[0].uses:
+            if user not in made and not (isinstance(user, tensor.DotOp) and user.b is not op.results[0]):
+                raise NotRecognised("a tile that a left operand is computed from is used for something else", user)
+    boxes = [op.value.op for op in body if isinstance(op, tile.StoreBlockOp)]
+    turned = {op for op in boxes if isinstance(op, tensor.TransposeOp)}
+    check_rows(body, found.tiles, {*loads, *found.undivided, *transposes, *made, *turned})
     return found
 
 

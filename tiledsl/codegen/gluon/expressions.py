@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from tiledsl.codegen.expressions import COMPARE, MULTIPLY, Expression, Expressions, shape_text
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.variables import Variables
-from tiledsl.dialects import gluon, tensor
+from tiledsl.dialects import arith, gluon, tensor
 from tiledsl.ir.core import Operation, Value
 
 
@@ -18,17 +19,21 @@ class Layouts:
     """Names of a kernel's layouts: of tiles, by their shape, and of one value for each row, by the number of rows; and
     how many columns of a tile that is rescaled a warp has, by its shape.
 
-    A value for each row, or for each column, lies as the first tile does that has so many.
+    A value for each row, or for each column, lies as the first tile does that has so many. Tiles that left operands are
+    made of, by their shape, lie as these do.
     """
 
     tiles: Mapping[tuple[int, ...], str]
     rows: Mapping[int, str]
     widths: Mapping[tuple[int, ...], int]
+    operands: Mapping[tuple[int, ...], str]
 
     def of(self, shape: tuple[int, ...]) -> str:
         """The layout of a tensor."""
         if len(shape) == 1:
             return self.rows[shape[0]]
+        if shape in self.operands:
+            return self.operands[shape]
         alike = (tile for tile in self.tiles if all(one in (1, other) for one, other in zip(shape, tile, strict=True)))
         return self.tiles[shape if shape in self.tiles else next(alike)]
 
@@ -115,6 +120,15 @@ class GluonExpressions(Expressions):
             return Expression(f"gl.convert_layout({text.text}, {self.layouts.of((rows,))})")
         return text
 
+    def field(self, op: arith.FieldOp) -> Expression:
+        text = super().field(op)
+        name = text.text.partition("(")[0]
+        body = self.field_functions.pop(name)
+        self.field_functions[f"{name}_gl"] = (
+            re.sub(r"\btl\.", "gl.", body).replace("@triton", "@gluon").replace(name, f"{name}_gl")
+        )
+        return Expression(text.text.replace(name, f"{name}_gl"), text.precedence)
+
     def rescale(self, op: gluon.RescaleOp) -> Expression:
         acc, factor = self.value(op.accumulator), self.value(op.factor)
         if len(op.factor.shape) == 1:
@@ -130,4 +144,5 @@ _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {
     tensor.ReshapeOp: GluonExpressions.reshape,
     tensor.ReduceOp: GluonExpressions.reduce,
     gluon.RescaleOp: GluonExpressions.rescale,
+    arith.FieldOp: GluonExpressions.field,
 }

@@ -129,7 +129,12 @@ class GluonKernelWriter(SpecializedWriter):
                     self.word_layouts[shape] = self.define(module_names, f"WORDS_{shape[0]}_{shape[1]}", words)
                 text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width={width})"
                 self.operand_layouts[shape] = self.define(module_names, f"OPERAND_{shape[0]}_{shape[1]}", text)
-        return Layouts(tiles, rows, self.widths)
+        operands = {
+            each.a.shape: self.operand_layouts[each.out.shape]
+            for each in self.plan.products
+            if each.a.op in self.plan.prepared
+        }
+        return Layouts(tiles, rows, self.widths, operands)
 
     def make_variables(self) -> LoopVariables:
         return LoopVariables(self.launch.body, self.names, self.plan)
@@ -345,7 +350,9 @@ class GluonKernelWriter(SpecializedWriter):
         elif isinstance(op, tensor.DotOp):
             self._issue(op)
         elif isinstance(op, triton.LoadBlockOp):
-            if not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses):
+            if op in self.plan.for_registers:
+                self._read_to_registers(op)
+            elif not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses):
                 self._read_row(op)
         elif isinstance(op, gluon.ClusterOp):
             pass
@@ -639,6 +646,15 @@ class GluonKernelWriter(SpecializedWriter):
         place, _ = self.counters[tuple(self.plan.rings[op.ring].readers), self.loop.stage[op]]
         row = self.matrix(self.tile_buffer(op), self._tile_at(op, place), op)
         self.line(f"{self.name(op.out)} = {row}.load({self.layouts.of(op.out.shape)})")
+
+    def _read_to_registers(self, op: triton.LoadBlockOp) -> None:
+        """Read what left operands are made of, once it is there; its place is free then."""
+        self.origin(op)
+        place, phase = self.counters[tuple(self.plan.rings[op.ring].readers), 0]
+        self.line(f"mbarrier.wait({self.full[op.ring]}.index({place}), {phase})")
+        tile = self.matrix(self.tile_buffer(op), self._tile_at(op, place), op)
+        self.line(f"{self.name(op.out)} = {tile}.load({self.layouts.of(op.out.shape)})")
+        self.line(f"mbarrier.arrive({self.empty[op.ring]}.index({place}), count=1)")
 
     def tile_buffer(self, op: triton.LoadBlockOp) -> str:
         return self.tiles[self.plan.owner[op]]

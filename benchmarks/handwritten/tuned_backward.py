@@ -1,7 +1,8 @@
 """Attention backward in Triton by hand, tuned by its own tuner: a yardstick.
 
 Given Q, K, V, O, dO and LSE (base 2), three kernels: D = rowsum(O * dO); dK and dV, a block of keys a program; dQ, a
-block of queries a program. No atomics. Lengths are multiples of the tiles, and each K/V head serves heads / kv_heads.
+block of queries a program. No atomics. Lengths are multiples of the tiles, widths of heads are powers of two, and each
+K/V head serves heads / kv_heads.
 """
 
 from __future__ import annotations
@@ -158,9 +159,11 @@ def backward_by_hand(causal: bool) -> Candidate:
         )  # fmt: skip
 
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
-        length = inputs[0].shape[2]
+        length, dim = inputs[0].shape[2:]
         if length % 128:
             raise Unavailable(f"written for lengths that are multiples of 128, not {length}")
+        if dim & (dim - 1):
+            raise Unavailable(f"written for heads whose width is a power of two, not {dim}")
         start = time.perf_counter()
         key_value = autotuned(Variant("dK, dV", key_value_kernel, _configs(_TILES_KV), _KEY, launch_key_value), context)
         query = autotuned(Variant("dQ", query_kernel, _configs(_TILES_Q), _KEY, launch_query), context)

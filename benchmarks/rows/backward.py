@@ -12,11 +12,11 @@ from benchmarks.peers.library import fused_attention_backward
 from benchmarks.programs import example
 from benchmarks.row import Call, Candidate, Context, Ready, Row, Tensors
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
-from benchmarks.rows.spaces import TRITON, TRITON_TMA, walk
+from benchmarks.rows.spaces import GLUON, TRITON, TRITON_TMA, walk
 
 SPACE = [
     walk(64, 128, 2, 8), walk(128, 128, 2, 8), walk(64, 128, 2, 8, TRITON), walk(64, 128, 2, 8, TRITON_TMA),
-    walk(64, 64, 2, 4), walk(32, 128, 2, 4),
+    walk(64, 64, 2, 4), walk(32, 128, 2, 4), walk(64, 64, 2, 8, GLUON),
 ]  # fmt: skip
 ROWS = [{"block_M": rows, "threads": 128} for rows in (16, 32, 64)]
 
@@ -90,10 +90,13 @@ def backward_row(batch: int, heads: int, length: int, dim: int, causal: bool, qu
 
 
 def rows() -> list[Row]:
-    """Two widths, two lengths."""
+    """Three widths, two lengths."""
     return [
         backward_row(4, 32, 4096, 128, False),
         backward_row(4, 32, 4096, 128, True, quick=True),
+        backward_row(4, 32, 4096, 64, False),
         backward_row(4, 32, 4096, 64, True),
         backward_row(1, 32, 16384, 128, True),
+        backward_row(4, 32, 4096, 192, False),
+        backward_row(4, 32, 4096, 192, True),
     ]

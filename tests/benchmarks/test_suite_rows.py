@@ -77,6 +77,8 @@ def test_the_rows_are_those_promised() -> None:
     tags = [row.tags for row in rows if row.family == "attention"]
     for dim in ("D64", "D128"):
         assert {"full", "causal", "gqa"} <= {tag for each in tags if dim in each for tag in each}
+    gradients = {row.case for row in rows if row.family == "attention backward"}
+    assert {f"fp16 {mask} B4 H32 S4096 D{dim}" for mask in ("full", "causal") for dim in (64, 128, 192)} <= gradients
     lengths = {part for row in rows if row.family == "attention" for part in row.case.split() if part[0] == "S"}
     assert {"S1024", "S4096", "S16384"} <= lengths
     assert {row.family for row in rows} >= {

@@ -25,6 +25,29 @@ import tiledsl.language as T
 SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 64, "chunk": 32}
 
 
+@T.macro
+def invert(below, chunk, inverse):
+    """inverse = (1 + below)^-1, where below is 0 on its diagonal and above it. chunk: rows, a power of two."""
+    A = T.alloc_shared((chunk, chunk), "float16")
+    inverse_half = T.alloc_shared((chunk, chunk), "float16")
+    between = T.alloc_fragment((chunk, chunk), "float32")
+    between_half = T.alloc_shared((chunk, chunk), "float16")
+
+    # Blocks of two: the inverse of [[1, 0], [a, 1]] is [[1, 0], [-a, 1]].
+    for t, s in T.Parallel(chunk, chunk):
+        inverse[t, s] = T.if_then_else(t == s, 1.0, T.if_then_else((t // 2 == s // 2) & (t > s), -below[t, s], 0.0))
+
+    # Blocks of twice the size: [[X, 0], [-Y A X, Y]], where X and Y are the inverses of the halves.
+    T.copy(below, A)
+    for level in T.unroll(1, chunk.bit_length() - 1):
+        T.copy(inverse, inverse_half)
+        T.gemm(inverse_half, A, between, clear_accum=True)
+        for t, s in T.Parallel(chunk, chunk):
+            in_lower_left = ((t >> level) & 1 == 1) & ((s >> level) == (t >> level) - 1)
+            between_half[t, s] = T.if_then_else(in_lower_left, -between[t, s], 0.0)
+        T.gemm(between_half, inverse_half, inverse)
+
+
 @tiledsl.jit(out_idx=[-1])
 def gated_delta_net(
     batch, heads, length, dim, value_dim, chunk=64, block_V=64, num_stages=2, threads=128, dtype="bfloat16"
@@ -52,11 +75,7 @@ def gated_delta_net(
             strength = T.alloc_fragment((chunk,), "float32")
             score = T.alloc_fragment((chunk, chunk), "float32")
             similar = T.alloc_fragment((chunk, chunk), "float32")
-            A = T.alloc_shared((chunk, chunk), "float16")
             inverse = T.alloc_fragment((chunk, chunk), "float32")
-            inverse_half = T.alloc_shared((chunk, chunk), "float16")
-            between = T.alloc_fragment((chunk, chunk), "float32")
-            between_half = T.alloc_shared((chunk, chunk), "float16")
 
             T.copy(Q[b, c * chunk : (c + 1) * chunk, h, :], Q_tile)
             T.copy(K[b, c * chunk : (c + 1) * chunk, h, :], K_tile)
@@ -71,21 +90,9 @@ def gated_delta_net(
             for t, s in T.Parallel(chunk, chunk):
                 score[t, s] = T.if_then_else(t >= s, score[t, s] * (T.exp2(gate[t] - gate[s]) * dim**-0.5), 0.0)
                 similar[t, s] = T.if_then_else(t > s, similar[t, s] * (T.exp2(gate[t] - gate[s]) * strength[t]), 0.0)
-                # Blocks of two: the inverse of [[1, 0], [a, 1]] is [[1, 0], [-a, 1]].
-                inverse[t, s] = T.if_then_else(
-                    t == s, 1.0, T.if_then_else((t // 2 == s // 2) & (t > s), -similar[t, s], 0.0)
-                )
             T.copy(score, scores[b, h, c, :, :])
 
-            # Blocks of twice the size: [[X, 0], [-Y A X, Y]], where X and Y are the inverses of the halves.
-            T.copy(similar, A)
-            for level in T.unroll(1, chunk.bit_length() - 1):
-                T.copy(inverse, inverse_half)
-                T.gemm(inverse_half, A, between, clear_accum=True)
-                for t, s in T.Parallel(chunk, chunk):
-                    in_lower_left = ((t >> level) & 1 == 1) & ((s >> level) == (t >> level) - 1)
-                    between_half[t, s] = T.if_then_else(in_lower_left, -between[t, s], 0.0)
-                T.gemm(between_half, inverse_half, inverse)
+            invert(similar, chunk, inverse)
             for t, s in T.Parallel(chunk, chunk):
                 inverse[t, s] *= strength[s]
             T.copy(inverse, inverses[b, h, c, :, :])

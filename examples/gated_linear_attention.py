@@ -1,0 +1,163 @@
+"""Gated linear attention, forward: each channel of a key has a gate of its own, for each token and head.
+
+Each head has a state S of dim x value_dim, zero in the beginning. For each token t:
+    S = diag(exp(G[t])) S + k[t] v[t]^T;  O[t] = dim^-0.5 S^T q[t]
+(Yang, Wang, Shen, Panda and Kim, 2024, "Gated Linear Attention Transformers with Hardware-Efficient Training"), with
+G <= 0. Tokens are taken in chunks. With g the sum of G from the chunk's first token on,
+    O = (Q * exp(g)) S + P V,  P[t, s] = sum over d of q[t, d] k[s, d] exp(g[t, d] - g[s, d]) for s <= t,
+with S the state before the chunk. P is no product of Q * exp(g) and K * exp(-g), whose numbers may overflow. That paper
+cuts chunks into smaller ones a second time and takes g from where a smaller one begins, which leaves the products of
+the smallest. Here halves are cut into halves until they have one token (`factored`): of two tokens that are in the
+two halves of one block, g is taken from the border between them. No factor is greater than 1, for any gates.
+
+The first launch computes P and what is made of Q and K of all chunks at once; the second walks through the chunks, with
+the state in registers, transposed: all that is computed from it is then a left operand of the next product.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from _check_and_time import DEVICE, largest_error, print_speed, run_script
+
+import tiledsl
+import tiledsl.language as T
+
+SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 48, "chunk": 32}
+
+
+@T.macro
+def factored(tile, gate, level, chunk, dim, out):
+    """out = tile times the gates between each token and the middle of its block of 2 << level tokens. gate: sums of
+    base-2 logarithms."""
+    for t, d in T.Parallel(chunk, dim):
+        before_middle = (((t >> level) | 1) << level) - 1
+        out[t, d] = tile[t, d] * T.exp2(-T.abs(gate[t, d] - gate[before_middle, d]))
+
+
+@T.macro
+def take_lower_left(part, level, chunk, out):
+    """out = part, where the row is in the second half of a block of 2 << level tokens, and the column in the first."""
+    for t, s in T.Parallel(chunk, chunk):
+        inside = ((t >> level) & 1 == 1) & ((s >> level) == (t >> level) - 1)
+        out[t, s] = T.if_then_else(inside, part[t, s], out[t, s])
+
+
+@tiledsl.jit(out_idx=[-1])
+def gated_linear_attention(
+    batch, heads, length, dim, value_dim, chunk=64, block_V=128, num_stages=3, threads=256, dtype="bfloat16"
+):
+    chunks = -(-length // chunk)
+    keys, values = (batch, length, heads, dim), (batch, length, heads, value_dim)
+
+    @T.prim_func
+    def gated_linear_attention(
+        Q: T.Tensor(keys, dtype),
+        K: T.Tensor(keys, dtype),
+        V: T.Tensor(values, dtype),
+        G: T.Tensor(keys, "float32"),
+        O: T.Tensor(values, dtype),
+    ):
+        scores = T.alloc_global((batch, heads, chunks, chunk, chunk), dtype)
+        queries = T.alloc_global((batch, heads, chunks, chunk, dim), dtype)
+        kept = T.alloc_global((batch, heads, chunks, chunk, dim), dtype)
+        decays = T.alloc_global((batch, heads, chunks, dim), "float32")
+
+        with T.Kernel(chunks, heads, batch, threads=128) as (c, h, b):
+            Q_tile = T.alloc_shared((chunk, dim), dtype)
+            K_tile = T.alloc_shared((chunk, dim), dtype)
+            gate = T.alloc_fragment((chunk, dim), "float32")
+            Q_factored = T.alloc_shared((chunk, dim), dtype)
+            K_factored = T.alloc_shared((chunk, dim), dtype)
+            part = T.alloc_fragment((chunk, chunk), "float32")
+            score = T.alloc_fragment((chunk, chunk), "float32")
+
+            T.copy(Q[b, c * chunk : (c + 1) * chunk, h, :], Q_tile)
+            T.copy(K[b, c * chunk : (c + 1) * chunk, h, :], K_tile)
+            for t, d in T.Parallel(chunk, dim):
+                gate[t, d] = G[b, c * chunk + t, h, d] * math.log2(math.e)
+            T.cumsum(gate, dim=0)
+            for d in T.Parallel(dim):
+                decays[b, h, c, d] = T.exp2(gate[chunk - 1, d])
+            for t, d in T.Parallel(chunk, dim):
+                queries[b, h, c, t, d] = Q_tile[t, d] * (T.exp2(gate[t, d]) * dim**-0.5)
+                kept[b, h, c, t, d] = K_tile[t, d] * T.exp2(gate[chunk - 1, d] - gate[t, d])
+
+            T.gemm(Q_tile, K_tile, part, transpose_B=True, clear_accum=True)
+            for t, s in T.Parallel(chunk, chunk):
+                score[t, s] = T.if_then_else(t == s, part[t, s], 0.0)
+            for level in T.unroll(chunk.bit_length() - 1):
+                factored(Q_tile, gate, level, chunk, dim, Q_factored)
+                factored(K_tile, gate, level, chunk, dim, K_factored)
+                T.gemm(Q_factored, K_factored, part, transpose_B=True, clear_accum=True)
+                take_lower_left(part, level, chunk, score)
+            for t, s in T.Parallel(chunk, chunk):
+                scores[b, h, c, t, s] = score[t, s] * dim**-0.5
+
+        with T.Kernel(T.ceildiv(value_dim, block_V), heads, batch, threads=threads) as (bv, h, b):
+            Q_tile = T.alloc_shared((chunk, dim), dtype)
+            K_tile = T.alloc_shared((chunk, dim), dtype)
+            V_tile = T.alloc_shared((chunk, block_V), dtype)
+            score_tile = T.alloc_shared((chunk, chunk), dtype)
+            decay = T.alloc_fragment((dim,), "float32")
+            state = T.alloc_fragment((block_V, dim), "float32")
+            state_half = T.alloc_fragment((block_V, dim), dtype)
+            out = T.alloc_fragment((block_V, chunk), "float32")
+
+            T.clear(state)
+            for c in T.Pipelined(chunks, num_stages=num_stages):
+                T.copy(queries[b, h, c, :, :], Q_tile)
+                T.copy(V[b, c * chunk : (c + 1) * chunk, h, bv * block_V : (bv + 1) * block_V], V_tile)
+                T.copy(scores[b, h, c, :, :], score_tile)
+                T.copy(kept[b, h, c, :, :], K_tile)
+                T.copy(decays[b, h, c, :], decay)
+
+                T.copy(state, state_half)
+                T.gemm(state_half, Q_tile, out, transpose_B=True, clear_accum=True)
+                T.gemm(V_tile, score_tile, out, transpose_A=True, transpose_B=True)
+                for v, d in T.Parallel(block_V, dim):
+                    state[v, d] *= decay[d]
+                T.gemm(V_tile, K_tile, state, transpose_A=True)
+                for v, t in T.Parallel(block_V, chunk):
+                    O[b, c * chunk + t, h, bv * block_V + v] = out[v, t]
+
+    return gated_linear_attention
+
+
+def reference(q, k, v, g):
+    """Token by token. O, of the type of the arguments, which is that of the state."""
+    batch, length, heads, dim = q.shape
+    state, out = q.new_zeros(batch, heads, dim, v.shape[-1]), torch.empty_like(v)
+    for t in range(length):
+        state = state * g[:, t, :, :, None].exp() + k[:, t, :, :, None] * v[:, t, :, None, :]
+        out[:, t] = torch.einsum("bhd,bhdv->bhv", q[:, t], state)
+    return out * dim**-0.5
+
+
+def inputs(batch, heads, length, dim, value_dim, device):
+    """Random q, k and v, and gates of which many are near 1 and some forget all: their logarithms go to -64."""
+    q, k = (torch.randn(batch, length, heads, dim, dtype=torch.bfloat16, device=device) for _ in range(2))
+    v = torch.randn(batch, length, heads, value_dim, dtype=torch.bfloat16, device=device)
+    return q, k, v, -64 * torch.rand(batch, length, heads, dim, device=device) ** 16
+
+
+def main(*, batch=2, heads=32, length=4096, dim=128, value_dim=128, chunk=64):
+    kernel = gated_linear_attention(batch, heads, length, dim, value_dim, chunk)
+    torch.manual_seed(0)
+    arguments = inputs(batch, heads, length, dim, value_dim, DEVICE)
+
+    expected = reference(*(each.double() for each in arguments))
+    size = expected.std()
+    error = largest_error(kernel(*arguments) / size, expected / size, rtol=2e-2, atol=2e-2)
+    print_speed(
+        f"gated linear attention, batch {batch}, {heads} heads, length {length}",
+        lambda: kernel(*arguments),
+        lambda: reference(*arguments),
+        bytes_moved=2 * batch * length * heads * (4 * dim + 2 * value_dim),
+    )
+    return error
+
+
+if __name__ == "__main__":
+    run_script(main, SMALL)

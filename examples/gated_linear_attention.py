@@ -7,11 +7,11 @@ G <= 0. Tokens are taken in chunks. With g the sum of G from the chunk's first t
     O = (Q * exp(g)) S + P V,  P[t, s] = sum over d of q[t, d] k[s, d] exp(g[t, d] - g[s, d]) for s <= t,
 with S the state before the chunk. P is no product of Q * exp(g) and K * exp(-g), whose numbers may overflow. That paper
 cuts chunks into smaller ones a second time and takes g from where a smaller one begins, which leaves the products of
-the smallest. Here halves are cut into halves until they have one token (`factored`): of two tokens that are in the
-two halves of one block, g is taken from the border between them. No factor is greater than 1, for any gates.
+the smallest. Here halves are cut into halves until they have one token: for two tokens in the two halves of a block, g
+is taken from the border between these, where no factor is greater than 1, whatever the gates are.
 
-The first launch computes P and what is made of Q and K of all chunks at once; the second walks through the chunks, with
-the state in registers, transposed: all that is computed from it is then a left operand of the next product.
+The first launch computes P and what is made of Q and K, of all chunks at once; the second walks through the chunks,
+with the state in registers, transposed: what is computed from it is then a left operand of the next product.
 """
 
 from __future__ import annotations
@@ -27,27 +27,94 @@ import tiledsl.language as T
 SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 48, "chunk": 32}
 
 
-@T.macro
-def factored(tile, gate, level, chunk, dim, out):
-    """out = tile times the gates between each token and the middle of its block of 2 << level tokens. gate: sums of
-    base-2 logarithms."""
-    for t, d in T.Parallel(chunk, dim):
-        before_middle = (((t >> level) | 1) << level) - 1
-        out[t, d] = tile[t, d] * T.exp2(-T.abs(gate[t, d] - gate[before_middle, d]))
+LOWEST = -160.0  # of a gate's base-2 logarithm: no float32 is as small as what is left
 
 
 @T.macro
-def take_lower_left(part, level, chunk, out):
-    """out = part, where the row is in the second half of a block of 2 << level tokens, and the column in the first."""
+def load_gates(G, b, c, h, piece, gates):
+    """gates = base-2 logarithms of the gates of a chunk's tokens, of which it takes a piece of the channels."""
+    chunk, width = gates.shape
+    for t, d in T.Parallel(chunk, width):
+        gates[t, d] = T.max(G[b, c * chunk + t, h, piece * width + d] * math.log2(math.e), LOWEST)
+
+
+@T.macro
+def sum_gates(gates, level, out):
+    """out[t] = the sum of what lies between token t and the middle of its block of 2 << level tokens: of those behind
+    it in the first half, and of those from the middle up to its own in the second.
+
+    A product with ones and zeros: it needs no scan, and no rows of other threads.
+    """
+    chunk, width = gates.shape
+    between = T.alloc_fragment((chunk, chunk), "float16")
     for t, s in T.Parallel(chunk, chunk):
-        inside = ((t >> level) & 1 == 1) & ((s >> level) == (t >> level) - 1)
-        out[t, s] = T.if_then_else(inside, part[t, s], out[t, s])
+        middle = (t >> level | 1) << level
+        between[t, s] = T.if_then_else((s >= T.min(middle, t + 1)) & (s < T.max(middle, t + 1)), 1.0, 0.0)
+    T.gemm(between, gates, out, clear_accum=True)
+
+
+@T.macro
+def add_between_halves(lhs, rhs, level, out):
+    """out += lhs rhs^T where the row is in the second half of a block of 2 << level tokens, and the column in its first."""
+    chunk = out.shape[0]
+    product = T.alloc_fragment((chunk, chunk), "float32")
+    T.gemm(lhs, rhs, product, transpose_B=True, clear_accum=True)
+    for t, s in T.Parallel(chunk, chunk):
+        out[t, s] += T.if_then_else((t >> level & 1 == 1) & (s >> level == (t >> level) - 1), product[t, s], 0.0)
+
+
+@T.macro
+def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar):
+    """score[t, s] and similar[t, s] = the sum over d of q[t, d] k[s, d] exp(g[t, d] - g[s, d]), for s <= t, and of
+    k[t, d] k[s, d] exp(g[t, d] - g[s, d]), for s < t; 0 elsewhere. None for similar: it is not computed.
+
+    What the state needs goes to memory: queries = Q * exp(g), kept = K * exp(end - g) and decays = exp(end), where end
+    is the last g.
+    """
+    batch, length, heads, dim = Q.shape
+    chunk = score.shape[0]
+    Q_tile = T.alloc_shared((chunk, block_D), Q.dtype)
+    K_tile = T.alloc_shared((chunk, block_D), Q.dtype)
+    Q_factored = T.alloc_shared((chunk, block_D), Q.dtype)
+    K_factored = T.alloc_shared((chunk, block_D), Q.dtype)
+    gates = T.alloc_shared((chunk, block_D), "float16")
+    sums = T.alloc_fragment((chunk, block_D), "float32")
+    end = T.alloc_fragment((block_D,), "float32")
+    own = T.alloc_fragment((chunk, chunk), "float32")
+
+    T.clear(score)
+    if similar is not None:
+        T.clear(similar)
+    for piece in T.serial(T.ceildiv(dim, block_D)):
+        T.copy(Q[b, c * chunk : (c + 1) * chunk, h, piece * block_D : (piece + 1) * block_D], Q_tile)
+        T.copy(K[b, c * chunk : (c + 1) * chunk, h, piece * block_D : (piece + 1) * block_D], K_tile)
+        load_gates(G, b, c, h, piece, gates)
+        T.reduce_sum(gates, end, dim=0)
+        sum_gates(gates, chunk.bit_length() - 1, sums)
+        for d in T.Parallel(block_D):
+            decays[b, h, c, piece * block_D + d] = T.exp2(end[d])
+        for t, d in T.Parallel(chunk, block_D):
+            queries[b, h, c, t, piece * block_D + d] = Q_tile[t, d] * T.exp2(end[d] - sums[t, d])
+            kept[b, h, c, t, piece * block_D + d] = K_tile[t, d] * T.exp2(sums[t, d])
+
+        T.gemm(Q_tile, K_tile, own, transpose_B=True, clear_accum=True)
+        for t, s in T.Parallel(chunk, chunk):
+            score[t, s] += T.if_then_else(t == s, own[t, s], 0.0)
+        for level in T.serial(chunk.bit_length() - 1):
+            sum_gates(gates, level, sums)
+            for t, d in T.Parallel(chunk, block_D):
+                Q_factored[t, d] = Q_tile[t, d] * T.exp2(sums[t, d])
+                K_factored[t, d] = K_tile[t, d] * T.exp2(sums[t, d])
+            add_between_halves(Q_factored, K_factored, level, score)
+            if similar is not None:
+                add_between_halves(K_factored, K_factored, level, similar)
 
 
 @tiledsl.jit(out_idx=[-1])
 def gated_linear_attention(
-    batch, heads, length, dim, value_dim, chunk=64, block_V=128, num_stages=3, threads=256, dtype="bfloat16"
-):
+    batch, heads, length, dim, value_dim,
+    chunk=64, block_D=64, block_V=128, num_stages=3, threads=256, dtype="bfloat16",
+):  # fmt: skip
     chunks = -(-length // chunk)
     keys, values = (batch, length, heads, dim), (batch, length, heads, value_dim)
 
@@ -65,35 +132,9 @@ def gated_linear_attention(
         decays = T.alloc_global((batch, heads, chunks, dim), "float32")
 
         with T.Kernel(chunks, heads, batch, threads=128) as (c, h, b):
-            Q_tile = T.alloc_shared((chunk, dim), dtype)
-            K_tile = T.alloc_shared((chunk, dim), dtype)
-            gate = T.alloc_fragment((chunk, dim), "float32")
-            Q_factored = T.alloc_shared((chunk, dim), dtype)
-            K_factored = T.alloc_shared((chunk, dim), dtype)
-            part = T.alloc_fragment((chunk, chunk), "float32")
             score = T.alloc_fragment((chunk, chunk), "float32")
-
-            T.copy(Q[b, c * chunk : (c + 1) * chunk, h, :], Q_tile)
-            T.copy(K[b, c * chunk : (c + 1) * chunk, h, :], K_tile)
-            for t, d in T.Parallel(chunk, dim):
-                gate[t, d] = G[b, c * chunk + t, h, d] * math.log2(math.e)
-            T.cumsum(gate, dim=0)
-            for d in T.Parallel(dim):
-                decays[b, h, c, d] = T.exp2(gate[chunk - 1, d])
-            for t, d in T.Parallel(chunk, dim):
-                queries[b, h, c, t, d] = Q_tile[t, d] * (T.exp2(gate[t, d]) * dim**-0.5)
-                kept[b, h, c, t, d] = K_tile[t, d] * T.exp2(gate[chunk - 1, d] - gate[t, d])
-
-            T.gemm(Q_tile, K_tile, part, transpose_B=True, clear_accum=True)
-            for t, s in T.Parallel(chunk, chunk):
-                score[t, s] = T.if_then_else(t == s, part[t, s], 0.0)
-            for level in T.unroll(chunk.bit_length() - 1):
-                factored(Q_tile, gate, level, chunk, dim, Q_factored)
-                factored(K_tile, gate, level, chunk, dim, K_factored)
-                T.gemm(Q_factored, K_factored, part, transpose_B=True, clear_accum=True)
-                take_lower_left(part, level, chunk, score)
-            for t, s in T.Parallel(chunk, chunk):
-                scores[b, h, c, t, s] = score[t, s] * dim**-0.5
+            score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, None)
+            T.copy(score, scores[b, h, c, :, :])
 
         with T.Kernel(T.ceildiv(value_dim, block_V), heads, batch, threads=threads) as (bv, h, b):
             Q_tile = T.alloc_shared((chunk, dim), dtype)
@@ -120,7 +161,7 @@ def gated_linear_attention(
                     state[v, d] *= decay[d]
                 T.gemm(V_tile, K_tile, state, transpose_A=True)
                 for v, t in T.Parallel(block_V, chunk):
-                    O[b, c * chunk + t, h, bv * block_V + v] = out[v, t]
+                    O[b, c * chunk + t, h, bv * block_V + v] = out[v, t] * dim**-0.5
 
     return gated_linear_attention
 

@@ -13,13 +13,11 @@ in registers, transposed.
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from _check_and_time import DEVICE, largest_error, print_speed, run_script
 from gated_delta_net import invert
-from gated_linear_attention import factored, take_lower_left
+from gated_linear_attention import load_gates, score_chunk, sum_gates
 
 import tiledsl
 import tiledsl.language as T
@@ -29,8 +27,9 @@ SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 48, "chu
 
 @tiledsl.jit(out_idx=[-1])
 def kimi_delta_attention(
-    batch, heads, length, dim, value_dim, chunk=64, block_V=128, num_stages=2, threads=256, dtype="bfloat16"
-):
+    batch, heads, length, dim, value_dim,
+    chunk=64, block_D=64, block_V=128, num_stages=2, threads=256, dtype="bfloat16",
+):  # fmt: skip
     chunks = -(-length // chunk)
     keys, values = (batch, length, heads, dim), (batch, length, heads, value_dim)
 
@@ -51,56 +50,37 @@ def kimi_delta_attention(
         decays = T.alloc_global((batch, heads, chunks, dim), "float32")
 
         with T.Kernel(chunks, heads, batch, threads=128) as (c, h, b):
-            Q_tile = T.alloc_shared((chunk, dim), dtype)
-            K_tile = T.alloc_shared((chunk, dim), dtype)
-            gate = T.alloc_fragment((chunk, dim), "float32")
             strength = T.alloc_fragment((chunk,), "float32")
-            Q_factored = T.alloc_shared((chunk, dim), dtype)
-            K_factored = T.alloc_shared((chunk, dim), dtype)
-            part = T.alloc_fragment((chunk, chunk), "float32")
             score = T.alloc_fragment((chunk, chunk), "float32")
             similar = T.alloc_fragment((chunk, chunk), "float32")
             inverse = T.alloc_fragment((chunk, chunk), "float32")
             inverse_half = T.alloc_shared((chunk, chunk), dtype)
-            known_tile = T.alloc_fragment((chunk, dim), "float32")
+            K_tile = T.alloc_shared((chunk, block_D), dtype)
+            gates = T.alloc_shared((chunk, block_D), "float16")
+            sums = T.alloc_fragment((chunk, block_D), "float32")
+            end = T.alloc_fragment((block_D,), "float32")
+            known_tile = T.alloc_fragment((chunk, block_D), "float32")
 
-            T.copy(Q[b, c * chunk : (c + 1) * chunk, h, :], Q_tile)
-            T.copy(K[b, c * chunk : (c + 1) * chunk, h, :], K_tile)
-            for t, d in T.Parallel(chunk, dim):
-                gate[t, d] = G[b, c * chunk + t, h, d] * math.log2(math.e)
+            score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar)
+            T.copy(score, scores[b, h, c, :, :])
             for t in T.Parallel(chunk):
                 strength[t] = beta[b, c * chunk + t, h]
-            T.cumsum(gate, dim=0)
-            for d in T.Parallel(dim):
-                decays[b, h, c, d] = T.exp2(gate[chunk - 1, d])
-            for t, d in T.Parallel(chunk, dim):
-                queries[b, h, c, t, d] = Q_tile[t, d] * (T.exp2(gate[t, d]) * dim**-0.5)
-                kept[b, h, c, t, d] = K_tile[t, d] * T.exp2(gate[chunk - 1, d] - gate[t, d])
-
-            T.gemm(Q_tile, K_tile, part, transpose_B=True, clear_accum=True)
             for t, s in T.Parallel(chunk, chunk):
-                score[t, s] = T.if_then_else(t == s, part[t, s], 0.0)
-            T.clear(similar)
-            for level in T.unroll(chunk.bit_length() - 1):
-                factored(Q_tile, gate, level, chunk, dim, Q_factored)
-                factored(K_tile, gate, level, chunk, dim, K_factored)
-                T.gemm(Q_factored, K_factored, part, transpose_B=True, clear_accum=True)
-                take_lower_left(part, level, chunk, score)
-                T.gemm(K_factored, K_factored, part, transpose_B=True, clear_accum=True)
-                take_lower_left(part, level, chunk, similar)
-            for t, s in T.Parallel(chunk, chunk):
-                scores[b, h, c, t, s] = score[t, s] * dim**-0.5
                 similar[t, s] *= strength[t]
-
             invert(similar, chunk, inverse)
             for t, s in T.Parallel(chunk, chunk):
                 inverse[t, s] *= strength[s]
             T.copy(inverse, inverse_half)
             T.copy(inverse_half, inverses[b, h, c, :, :])
-            for t, d in T.Parallel(chunk, dim):
-                K_factored[t, d] = -K_tile[t, d] * T.exp2(gate[t, d])
-            T.gemm(inverse_half, K_factored, known_tile, clear_accum=True)
-            T.copy(known_tile, known[b, h, c, :, :])
+            for piece in T.serial(T.ceildiv(dim, block_D)):
+                T.copy(K[b, c * chunk : (c + 1) * chunk, h, piece * block_D : (piece + 1) * block_D], K_tile)
+                load_gates(G, b, c, h, piece, gates)
+                T.reduce_sum(gates, end, dim=0)
+                sum_gates(gates, chunk.bit_length() - 1, sums)
+                for t, d in T.Parallel(chunk, block_D):
+                    K_tile[t, d] = -K_tile[t, d] * T.exp2(end[d] - sums[t, d])
+                T.gemm(inverse_half, K_tile, known_tile, clear_accum=True)
+                T.copy(known_tile, known[b, h, c, :, piece * block_D : (piece + 1) * block_D])
 
         with T.Kernel(T.ceildiv(value_dim, block_V), heads, batch, threads=threads) as (bv, h, b):
             Q_tile = T.alloc_shared((chunk, dim), dtype)
@@ -136,7 +116,7 @@ def kimi_delta_attention(
                     state[v, d] *= decay[d]
                 T.gemm(update_half, K_tile, state)
                 for v, t in T.Parallel(block_V, chunk):
-                    O[b, c * chunk + t, h, bv * block_V + v] = out[v, t]
+                    O[b, c * chunk + t, h, bv * block_V + v] = out[v, t] * dim**-0.5
 
     return kimi_delta_attention
 

@@ -48,8 +48,8 @@ def sum_gates(gates, level, out):
     chunk, width = gates.shape
     between = T.alloc_fragment((chunk, chunk), "float16")
     for t, s in T.Parallel(chunk, chunk):
-        middle = (t >> level | 1) << level
-        between[t, s] = T.if_then_else((s >= T.min(middle, t + 1)) & (s < T.max(middle, t + 1)), 1.0, 0.0)
+        behind_middle = s >> level >= (t >> level | 1)
+        between[t, s] = T.if_then_else(behind_middle != (s > t), 1.0, 0.0)
     T.gemm(between, gates, out, clear_accum=True)
 
 
@@ -79,6 +79,7 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
     K_factored = T.alloc_shared((chunk, block_D), Q.dtype)
     gates = T.alloc_shared((chunk, block_D), "float16")
     sums = T.alloc_fragment((chunk, block_D), "float32")
+    factor = T.alloc_fragment((chunk, block_D), Q.dtype)
     end = T.alloc_fragment((block_D,), "float32")
     own = T.alloc_fragment((chunk, chunk), "float32")
 
@@ -103,8 +104,9 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
         for level in T.serial(chunk.bit_length() - 1):
             sum_gates(gates, level, sums)
             for t, d in T.Parallel(chunk, block_D):
-                Q_factored[t, d] = Q_tile[t, d] * T.exp2(sums[t, d])
-                K_factored[t, d] = K_tile[t, d] * T.exp2(sums[t, d])
+                factor[t, d] = T.exp2(sums[t, d])
+                Q_factored[t, d] = Q_tile[t, d] * factor[t, d]
+                K_factored[t, d] = K_tile[t, d] * factor[t, d]
             add_between_halves(Q_factored, K_factored, level, score)
             if similar is not None:
                 add_between_halves(K_factored, K_factored, level, similar)
@@ -177,10 +179,10 @@ def reference(q, k, v, g):
 
 
 def inputs(batch, heads, length, dim, value_dim, device):
-    """Random q, k and v, and gates of which many are near 1 and some forget all: their logarithms go to -64."""
+    """Random q, k and v, and gates: most keep all, some forget all, and their logarithms go to -64."""
     q, k = (torch.randn(batch, length, heads, dim, dtype=torch.bfloat16, device=device) for _ in range(2))
     v = torch.randn(batch, length, heads, value_dim, dtype=torch.bfloat16, device=device)
-    return q, k, v, -64 * torch.rand(batch, length, heads, dim, device=device) ** 16
+    return q, k, v, -64 * torch.rand(batch, length, heads, dim, device=device) ** 256
 
 
 def main(*, batch=2, heads=32, length=4096, dim=128, value_dim=128, chunk=64):

@@ -135,10 +135,10 @@ def reference(q, k, v, g, beta):
 
 
 def inputs(batch, heads, length, dim, value_dim, device):
-    """Random q and k of length 1, v, beta between 0 and 1, and gates of which many are near 1 and some forget all."""
+    """Random q and k of length 1, v, beta between 0 and 1, and gates: most keep all, and some forget all."""
     q, k = (F.normalize(torch.randn(batch, length, heads, dim, device=device), dim=-1).bfloat16() for _ in range(2))
     v = torch.randn(batch, length, heads, value_dim, dtype=torch.bfloat16, device=device)
-    g = -64 * torch.rand(batch, length, heads, dim, device=device) ** 16
+    g = -64 * torch.rand(batch, length, heads, dim, device=device) ** 256
     return q, k, v, g, torch.rand(batch, length, heads, device=device)
 
 

@@ -1,4 +1,4 @@
-"""Linear attention forward: the gated delta rule, gates, retention, and the scan of Mamba-2."""
+"""Linear attention forward: delta rules, gates for each head or channel, retention, and the scan of Mamba-2."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ DELTA_SPACE = [
     _config(GLUON, num_stages=3), _config(GLUON, num_stages=2),
     _config(AUTO, num_stages=2), _config(TMA, num_stages=2),
 ]  # fmt: skip
+CHANNEL_SPACE = [
+    _config(GLUON, block_V=128, threads=256, num_stages=2), _config(GLUON, block_V=128, threads=256, num_stages=3),
+    _config(GLUON, block_V=64, threads=128, num_stages=2), _config(GLUON, block_V=64, threads=128, num_stages=3),
+    _config(TMA, block_V=64, threads=128, num_stages=2),
+]  # fmt: skip
 GATED_SPACE = [
     _config(AUTO, chunk=64, threads=128), _config(TMA, chunk=64, threads=128),
     _config(AUTO, chunk=128, threads=256), _config(TMA, chunk=128, threads=256),
@@ -30,10 +35,11 @@ GATED_SPACE = [
 
 
 def _row(
-    case: str, shape: tuple[int, int, int, int], dim: int, groups: int, inputs: Callable[[str], list[Any]],
+    case: str, shape: tuple[int, int, int, int], dim: int, words: int, inputs: Callable[[str], list[Any]],
     reference: Callable[..., list[Any]], *candidates: Candidate, quick: bool = False,
 ) -> Row:  # fmt: skip
-    """shape: of V and O, (batch, tokens, heads, value_dim). Operations are those of the recurrence, token by token."""
+    """shape: of V and O, (batch, tokens, heads, value_dim). words: of 4 bytes, which are read for each token and channel of
+    keys. Operations are those of the recurrence, token by token."""
     batch, length, heads, value_dim = shape
     return Row(
         family="linear attention",
@@ -43,25 +49,36 @@ def _row(
         outputs=((shape, torch.bfloat16),),
         candidates=(*candidates, copy_ceiling()),
         operations=4.0 * batch * length * heads * dim * value_dim,
-        bytes_moved=4.0 * batch * length * (heads * value_dim + groups * dim),
+        bytes_moved=4.0 * batch * length * (heads * value_dim + words * dim),
         tags=frozenset({"memory"}),
         quick=quick,
     )
 
 
-def delta_row(batch: int, heads: int, length: int, dim: int, quick: bool = False) -> Row:
-    """The gated delta rule, as examples/gated_delta_net.py has it."""
-    module = example("gated_delta_net")
-    shape = (batch, length, heads, dim)
+KINDS = {
+    "gated delta rule": ("gated_delta_net", DELTA_SPACE, "gated_delta_rule.chunk_gated_delta_rule", 1),
+    "GLA": ("gated_linear_attention", CHANNEL_SPACE, "gla.chunk_gla", 2),
+    "KDA": ("kimi_delta_attention", CHANNEL_SPACE, "kda.chunk_kda", 2),
+}
+
+
+def chunked_row(kind: str, batch: int, heads: int, length: int, dim: int, quick: bool = False) -> Row:
+    """A program of examples/ whose first launch prepares all chunks, for a state that the second carries.
+
+    KINDS has its name, what may be chosen, flash-linear-attention's function, and how often 4 bytes are read for each
+    channel of a key: for q and k, and for gates of channels.
+    """
+    program, space, peer, words = KINDS[kind]
+    module = example(program)
     return _row(
-        "gated delta rule", shape, dim, heads,
+        kind, (batch, length, heads, dim), dim, words * heads,
         lambda device: list(module.inputs(batch, heads, length, dim, dim, device)),
         lambda *given: [module.reference(*(each.float() for each in given))],
         tiledsl_candidate(
-            module.gated_delta_net,
-            {"batch": batch, "heads": heads, "length": length, "dim": dim, "value_dim": dim}, DELTA_SPACE,
+            getattr(module, program),
+            {"batch": batch, "heads": heads, "length": length, "dim": dim, "value_dim": dim}, space,
         ),
-        flash_linear_attention("gated_delta_rule.chunk_gated_delta_rule", _named("q", "k", "v", "g", "beta")),
+        flash_linear_attention(peer, _named("q", "k", "v", "g", "beta")),
         quick=quick,
     )  # fmt: skip
 
@@ -106,8 +123,12 @@ def _named(*names: str) -> Callable[[Tensors], dict[str, Any]]:
 def rows() -> list[Row]:
     """One long sequence, and some shorter ones."""
     return [
-        delta_row(4, 64, 8192, 128, quick=True),
-        delta_row(1, 64, 32768, 128),
+        chunked_row("gated delta rule", 4, 64, 8192, 128, quick=True),
+        chunked_row("gated delta rule", 1, 64, 32768, 128),
+        chunked_row("GLA", 4, 64, 8192, 128, quick=True),
+        chunked_row("GLA", 1, 64, 32768, 128),
+        chunked_row("KDA", 4, 64, 8192, 128, quick=True),
+        chunked_row("KDA", 1, 64, 32768, 128),
         gated_row("gates", 4, 64, 64, 8192, 128, 128, quick=True),
         gated_row("gates", 1, 64, 64, 32768, 128, 128),
         gated_row("retention", 4, 32, 32, 8192, 128, 128),

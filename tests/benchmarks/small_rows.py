@@ -134,7 +134,7 @@ def rows() -> list[Row]:
         quantised.four_bit_row(3, 48, 1024),
         quantised.float8_attention_row(1, 2, 160, 32, True),
         linear_losses.cross_entropy_row(40, 200, 96, torch.float16),
-        by_others(linear_attention.delta_row(1, 2, 70, 16)),
+        *(by_others(linear_attention.chunked_row(kind, 1, 2, 70, 16)) for kind in linear_attention.KINDS),
         by_others(linear_attention.gated_row("retention", 1, 2, 2, 70, 16, 32)),
         by_others(linear_attention.gated_row("Mamba-2", 1, 2, 1, 70, 16, 32)),
     ]  # fmt: skip

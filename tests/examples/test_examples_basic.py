@@ -31,6 +31,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
         "block_K": 32,
     },
     "gated_delta_net": {"batch": 2, "heads": 1, "length": 64, "dim": 16, "value_dim": 32, "chunk": 64},
+    "gated_linear_attention": {"batch": 2, "heads": 1, "length": 64, "dim": 64, "value_dim": 32, "chunk": 64},
     "gemm_dynamic": {"N": 64, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32, "rows": (32,)},
     "gemm_epilogue": {"M": 32, "N": 64, "K": 32, "block_M": 32, "block_N": 64, "block_K": 32},
     "gemm_fp4": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},
@@ -43,6 +44,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "grouped_gemm": {"groups": 5, "total": 7, "N": 32, "K": 32, "block_M": 16, "block_N": 32, "block_K": 32},
     "histogram": {"N": 1024, "bins": 16, "block": 256},
     "kda_gate": {"tokens": 8, "heads": 1, "dim": 16, "block_T": 8},
+    "kimi_delta_attention": {"batch": 2, "heads": 1, "length": 64, "dim": 64, "value_dim": 32, "chunk": 64},
     "layer_norm": {"M": 2, "N": 64, "block_M": 1},
     "linear_attention": {
         "batch": 2,

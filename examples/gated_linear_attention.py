@@ -55,12 +55,12 @@ def sum_gates(gates, level, out):
 
 @T.macro
 def add_between_halves(lhs, rhs, level, out):
-    """out += lhs rhs^T where the row is in the second half of a block of 2 << level tokens, and the column in its first."""
+    """out += lhs rhs^T where row and column are in the two halves of a block of 2 << level tokens."""
     chunk = out.shape[0]
     product = T.alloc_fragment((chunk, chunk), "float32")
     T.gemm(lhs, rhs, product, transpose_B=True, clear_accum=True)
     for t, s in T.Parallel(chunk, chunk):
-        out[t, s] += T.if_then_else((t >> level & 1 == 1) & (s >> level == (t >> level) - 1), product[t, s], 0.0)
+        out[t, s] += T.if_then_else((t ^ s) >> level == 1, product[t, s], 0.0)
 
 
 @T.macro
@@ -110,6 +110,10 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
             add_between_halves(Q_factored, K_factored, level, score)
             if similar is not None:
                 add_between_halves(K_factored, K_factored, level, similar)
+    for t, s in T.Parallel(chunk, chunk):
+        score[t, s] = T.if_then_else(t >= s, score[t, s], 0.0)
+        if similar is not None:
+            similar[t, s] = T.if_then_else(t > s, similar[t, s], 0.0)
 
 
 @tiledsl.jit(out_idx=[-1])

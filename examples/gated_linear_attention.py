@@ -45,7 +45,7 @@ def sum_gates(gates, level, out):
 
     A product with ones and zeros: it needs no scan, and no rows of other threads.
     """
-    chunk, width = gates.shape
+    chunk = gates.shape[0]
     between = T.alloc_fragment((chunk, chunk), "float16")
     for t, s in T.Parallel(chunk, chunk):
         behind_middle = s >> level >= (t >> level | 1)
@@ -71,7 +71,6 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
     What the state needs goes to memory: queries = Q * exp(g), kept = K * exp(end - g) and decays = exp(end), where end
     is the last g.
     """
-    batch, length, heads, dim = Q.shape
     chunk = score.shape[0]
     Q_tile = T.alloc_shared((chunk, block_D), Q.dtype)
     K_tile = T.alloc_shared((chunk, block_D), Q.dtype)
@@ -86,7 +85,7 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
     T.clear(score)
     if similar is not None:
         T.clear(similar)
-    for piece in T.serial(T.ceildiv(dim, block_D)):
+    for piece in T.serial(T.ceildiv(Q.shape[3], block_D)):
         T.copy(Q[b, c * chunk : (c + 1) * chunk, h, piece * block_D : (piece + 1) * block_D], Q_tile)
         T.copy(K[b, c * chunk : (c + 1) * chunk, h, piece * block_D : (piece + 1) * block_D], K_tile)
         load_gates(G, b, c, h, piece, gates)

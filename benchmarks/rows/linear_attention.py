@@ -38,8 +38,8 @@ def _row(
     case: str, shape: tuple[int, int, int, int], dim: int, words: int, inputs: Callable[[str], list[Any]],
     reference: Callable[..., list[Any]], *candidates: Candidate, quick: bool = False,
 ) -> Row:  # fmt: skip
-    """shape: of V and O, (batch, tokens, heads, value_dim). words: of 4 bytes, which are read for each token and channel of
-    keys. Operations are those of the recurrence, token by token."""
+    """shape: of V and O, (batch, tokens, heads, value_dim). words: of 4 bytes, read for each token and channel of keys.
+    Operations are those of the recurrence, token by token."""
     batch, length, heads, value_dim = shape
     return Row(
         family="linear attention",

@@ -162,11 +162,12 @@ def _walks_memory(loop: scf.ForOp) -> bool:
 
 def _walks_tile(loop: scf.ForOp) -> bool:
     """Whether each iteration stores into places of its own in an on-chip tile: it is whole after all of them."""
-    for op in loop.walk():
-        if isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope != "global":
-            if any(_is_stepped(index, loop.index) for index in op.indices):
-                return True
-    return False
+    return any(
+        _is_stepped(index, loop.index)
+        for op in loop.walk()
+        if isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope != "global"
+        for index in op.indices
+    )
 
 
 def _is_stepped(value: Value, index: Value) -> bool:

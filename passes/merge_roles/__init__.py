@@ -18,7 +18,7 @@ from tiledsl.ir.types import BufferType
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.merge_roles.emit import Emitter
 from tiledsl.passes.merge_roles.order import Item, Keys, Merger, region_of
-from tiledsl.passes.merge_roles.parts import divide_tiles
+from tiledsl.passes.merge_roles.parts import divide_tiles, multiplies_parts, takes_parts
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles, steps_of
 from tiledsl.passes.merge_roles.shares import dissolve, fill_together
 from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World
@@ -62,6 +62,14 @@ class MergeRoles(Pass):
 
     name = "merge-roles"
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        """Products of neighbouring parts along K become one, whose sums are of all of them."""
+        kernels = [
+            each for each in tile.kernels(program.root) if any(isinstance(op, BARRIER_OPS) for op in each.walk())
+        ]
+        products = [op for kernel in kernels for op in of_kinds(kernel.walk(), tile.GemmOp)]
+        return frozenset({"reassociation"} if any(map(multiplies_parts, products)) else ())
+
     def run(self, program: Program) -> None:
         for kernel in tile.kernels(program.root):
             if any(isinstance(op, BARRIER_OPS) for op in kernel.walk()):
@@ -90,6 +98,9 @@ def _merge(kernel: tile.KernelOp, target: Any) -> None:
     room = target.max_shared_bytes if target is not None and target.kind == "cuda" else _ROOM
     Emitter(order.roles, order.keys, kernel, region, room).emit(order.items)
     kernel.set_attribute("threads", computing or kernel.threads)
+    for loop in [op for op in of_kinds(kernel.walk(), scf.ForOp) if op.unroll == 1 and takes_parts(op)]:
+        if (indices := indices_of(loop)) is not None:
+            unroll(loop, indices, set())
     canonicalize(kernel, CANONICAL_PATTERNS)
     for op in of_kinds(kernel.nests(), tile.ParallelOp):
         if op.lockstep:

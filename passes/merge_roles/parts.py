@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.dependence import depends_on
 from tiledsl.analysis.linear import LinearForm
-from tiledsl.dialects import arith, tile
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -24,12 +25,41 @@ def divide_tiles(kernel: tile.KernelOp) -> None:
     """Make tiles of the parts of shared tiles, but for parts that products take one after the other along K."""
     for region in [each for op in kernel.nests() for each in op.regions]:
         _merge_copies(region)
+        _settle_clears(region)
+    for op in of_kinds(kernel.walk(), tile.AllocOp):
+        _separate(op)
     merge_products(kernel)
     for axis in (1, 0):
         for op in of_kinds(kernel.walk(), tile.AllocOp):
             type = tile.buffer_type(op.out)
             if type.scope == "shared" and len(type.static_shape) == 2 and (parts := _parts(op.out, axis)) is not None:
                 _divide(op, parts, axis)
+
+
+def multiplies_parts(product: tile.GemmOp) -> bool:
+    """Whether both operands are parts of on-chip tiles along K."""
+    axes = (0 if product.trans_a else 1, 1 if product.trans_b else 0)
+    return all(
+        any(
+            isinstance(copy, tile.CopyOp)
+            and copy.target is operand
+            and len(copy.shape) == 2
+            and tile.is_on_chip(copy.source)
+            and tile.buffer_type(copy.source).static_shape[copy.source_axes[axis]] > copy.shape[axis]
+            for copy in operand.uses
+        )
+        for operand, axis in zip((product.a, product.b), axes, strict=True)
+    )
+
+
+def takes_parts(loop: scf.ForOp) -> bool:
+    """Whether a loop's index says which part of a tile becomes an operand of a product."""
+    return any(
+        tile.is_on_chip(op.source)
+        and any(isinstance(user, tile.GemmOp) for user in op.target.uses)
+        and any(depends_on(offset, [loop.index]) for offset in op.source_offsets[-2:])
+        for op in of_kinds(loop.body.walk(), tile.CopyOp)
+    )
 
 
 def _side(op: tile.CopyOp, buffer: Value) -> tuple[str, list[Value], tuple[int, ...]] | None:
@@ -254,6 +284,71 @@ def _reaches_beyond(reader: tile.CopyOp, copy: tile.CopyOp) -> bool:
 
 
 # Products
+
+
+def _settle_clears(region: Region) -> None:
+    """Clear an accumulator by its product where zeros are stored in front of it, and drop a store of what is there."""
+    stored: tile.ParallelOp | None = None
+    for op in list(region):
+        if isinstance(op, tile.ParallelOp) and (store := _only_store(op)) is not None:
+            value = store.value.op
+            if isinstance(value, tile.LoadOp) and (value.buffer, value.indices) == (store.buffer, store.indices):
+                op.erase()
+                continue
+            stored = op if constant_of(store.value) == 0 and len(op.body.args) == len(store.indices) else None
+        elif isinstance(op, tile.GemmOp) and stored is not None:
+            store = _only_store(stored)
+            if store is not None and store.buffer is op.c and op.c not in (op.a, op.b):
+                op.set_attribute("clear", True)
+                stored.erase()
+            stored = None
+        elif not (op.is_pure or isinstance(op, tile.CopyOp) and stored is not None and _is_apart(op, stored)):
+            stored = None
+
+
+def _only_store(loop: tile.ParallelOp) -> tile.StoreOp | None:
+    """The store to each element of a tile that is all that a T.Parallel does."""
+    store = next((op for op in loop.body if isinstance(op, tile.StoreOp)), None)
+    if loop.lockstep or store is None or store.mask is not None or store.indices != list(loop.body.args):
+        return None
+    if tile.buffer_type(store.buffer).shape != tuple(loop.extents):
+        return None
+    others = [op for op in loop.body if op is not store and not op.is_terminator]
+    return store if all(op.is_pure or isinstance(op, tile.LoadOp) for op in others) else None
+
+
+def _is_apart(op: tile.CopyOp, loop: tile.ParallelOp) -> bool:
+    store = _only_store(loop)
+    return store is not None and store.buffer not in (op.source, op.target)
+
+
+def _separate(alloc: tile.AllocOp) -> None:
+    """A tile for each copy of a part of a tile into one, for products that follow in one region."""
+    buffer, region = alloc.out, next((use.parent for use in alloc.out.uses), None)
+    if region is None or any(use.parent is not region for use in buffer.uses):
+        return
+    now: Value | None = None
+    made: list[tuple[Operation, Value]] = []
+    for op in region:
+        if buffer not in op.operands:
+            continue
+        if isinstance(op, tile.CopyOp) and op.target is buffer and op.source is not buffer:
+            if tuple(op.shape) != tile.buffer_type(buffer).static_shape or not tile.is_on_chip(op.source):
+                return
+            now = tile.AllocOp(result_types=[buffer.type], loc=alloc.loc, names=[buffer.name]).result
+        elif not isinstance(op, tile.GemmOp) or op.c is buffer:
+            return
+        if now is None:
+            return
+        made.append((op, now))
+    if len({id(value) for _, value in made}) < 2:
+        return
+    for op, value in made:
+        assert value.op is not None and alloc.parent is not None
+        if value.op.parent is None:
+            alloc.parent.insert(value.op, alloc)
+        op.set_operands([value if each is buffer else each for each in op.operands])
+    alloc.erase()
 
 
 def merge_products(kernel: tile.KernelOp) -> None:

@@ -373,9 +373,7 @@ def gemm(
         )
     if not constant:
         # A clear that depends on the device (such as `k == 0`) multiplies the accumulator by a choice of 0 or itself.
-        zero = Buffer(ctx.alloc(c.type, "T.gemm", name=f"{c.name}_kept"))
-        ctx.elementwise(c, zero, lambda old: select(clear_accum, 0, old))
-        ctx.elementwise(zero, c, lambda old: old)
+        ctx.elementwise(c, c, lambda old: select(clear_accum, 0, old))
     ctx.builder.insert(
         tile.GemmOp(
             a.value, b.value, c.value,

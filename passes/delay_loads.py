@@ -48,7 +48,7 @@ def _delay(region: Region, threads: int) -> None:
     for load in reversed(loads):
         behind: Operation | None = None
         readers = {op for user in load.out.uses if (op := _standing_in(region, user)) is not None}
-        for op in region.ops[region.index(load) + 1 :]:
+        for op in region.ops[region.index(load) :]:
             if op in readers or any(inner.effects & (Effect.ORDERED | Effect.WRITE) for inner in op.walk()):
                 break
             if isinstance(op, (tensor.ReduceOp, tensor.ScanOp)):

@@ -472,7 +472,7 @@ class World:
                 continue
             clock = self.clocks[step.roles[0]]  # several roles have met
             known = all(clock.get(who, 0) >= time for who, time in each.ends.items())
-            if known or each.ends.keys() <= set(step.roles) or each.writes and writes and each.step.roles == step.roles:
+            if known or each.writes and writes and each.step.roles == step.roles:
                 continue
             late = self.of_reads.late
             first = late.get(step)

@@ -454,6 +454,7 @@ ROW_OF = "tile.copy %s[%c{}, %c0], %p[%c0, %c0] {{shape = (32,), source_axes = (
         (RIGHT, "%m = %n + 16", True),
         (RIGHT, "%g = tile.load %X[%n, %n] : float16", True),
         (RIGHT, copy("%X[%c0, %c0]", "%p[%c0, %c0]", (32, 32)), True),  # of another tile
+        (RIGHT, copy("%X[%c40, %c40]", "%p[%c0, %c0]", (16, 16)), True),
         (RIGHT, "tile.store %h, %X[%n, %n]", False),
         (RIGHT, ROW_OF.format(31), True),
         (RIGHT, ROW_OF.format(32), False),

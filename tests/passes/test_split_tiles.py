@@ -21,7 +21,7 @@ from tiledsl.ir.printer import print_op
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.split_tiles import SplitTiles, divide_columns, sums_in_parts
-from tiledsl.passes.split_tiles.dims import _is_free
+from tiledsl.passes.split_tiles.dims import Dims, _is_free
 
 PARAMETERS = "A: 64*192*float16, B: 192*192*float16, C: 64*192*float32, D: 64*192*float32, R: 192*float32, n: int32"
 TILE = """
@@ -141,6 +141,10 @@ def test_what_is_added_up_in_parts(body: str, in_parts: bool, of_columns: bool, 
     assert SplitTiles().allowances(made) == (frozenset({"reassociation"}) if in_parts else frozenset())
     assert not SplitTiles(mode="off").allowances(made)
     assert sums_in_parts(found) is of_columns
+    kept = Dims(found, whole_rows=True).staying
+    assert [(size, why.reason, why.op.name) for size, why in kept] == (
+        [(192, "they are rows of products", "tensor.dot")] if body == ROWS else []
+    )
     divide_columns(found)
     assert print_op(found).count("tensor.dot") == products
 
@@ -550,3 +554,20 @@ def test_what_any_part_of_can_be_computed_alone(made: str, is_free: bool) -> Non
     (shown,) = (op for op in program(text, parameters=PARAMETERS).root.walk() if op.name == "tile.print")
     free, _, op, *_ = (op for op in shown.parent or () if op.name != "arith.constant" or op.result.shape)
     assert _is_free(op, {free.result}) is is_free
+
+
+def test_a_carried_value_that_is_divided_in_another_way_changes_places_with_none() -> None:
+    tile = "tensor<64x192xfloat32>"
+    lines = check(f"""{TILE}{RIGHT}
+        %z = arith.constant {{value = 0.0}} : {tile}
+        %s, %t, %u = scf.for %c0, %n, %c1[%z, %z, %z] {{alike = ((0, 1, 2),)}} : {tile}, {tile}, {tile}
+            (%j: int32, %s1: {tile}, %t1: {tile}, %u1: {tile}) {{
+          %s2 = tensor.dot %w, %b, %s1 : {tile}
+          %t2 = tensor.dot %w, %b, %t1 : {tile}
+          %u2 = tensor.scan %u1 {{kind = "sum", axis = 1}} : {tile}
+          scf.yield [%s2, %t2, %u2]
+        }}
+        tile.store %s, %C[%r, %k] {{guarded = true}}
+        tile.store %t, %C[%r, %k] {{guarded = true}}
+        tile.store %u, %D[%r, %k] {{guarded = true}}""")
+    assert any("alike = ((0, 2), (1, 3))}" in line for line in lines), lines

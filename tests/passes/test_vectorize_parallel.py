@@ -839,3 +839,14 @@ def test_elements_of_a_diagonal_are_updated() -> None:
 )
 def test_what_one_of_several_points_does_to_an_element(body: str) -> None:
     to_values(tiles(f'PAR {{ %c = arith.cmp %j, %c3 {{predicate = "eq"}} : bool {body} }}'))
+
+
+@pytest.mark.parametrize(("index", "compared"), [("%c0", 0), ("%n", 1), ("%c1", 1)])
+def test_an_index_of_a_dimension_of_one_is_0(index: str, compared: int) -> None:
+    """Elsewhere an update takes no part."""
+    body = f"""%t = tile.alloc : buffer<1*8*float32, shared> tile.fill %c0.0, %t
+    tile.parallel {{extents = (8,)}} (%j: int32) {{
+      %x = tile.load %X[%j] : float32 %o = tile.atomic %x, %t[{index}, %j] {{kind = "add"}} : float32 }}
+    tile.copy %t, %Y {{shape = (8,), source_axes = (1,), target_axes = (0,)}}"""
+    lines = after(VectorizeParallel(), body, parameters="X: 8*float32, Y: 8*float32, n: int32")
+    assert sum("arith.cmp" in line for line in lines) == compared

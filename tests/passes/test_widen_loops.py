@@ -10,7 +10,8 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import PARAMETERS, after, filecheck, program, stays_in_gluon
 from tests.support.programs import check_pass, inputs_for
-from tiledsl.passes.widen_loops import WidenLoops
+from tiledsl.dialects import tensor
+from tiledsl.passes.widen_loops import WidenLoops, _before
 
 HEAD = """
 %zero = arith.constant {value = 0.0} : tensor<8x16xfloat32>
@@ -327,3 +328,22 @@ def test_the_other_order_is_named() -> None:
         assert WidenLoops().allowances(program(text, grid=(1,), parameters=TYPED)) == names
     assert stays_in_gluon(WidenLoops(), program(loop(), grid=(1,)))
     assert not WidenLoops(enabled=False).allowances(program(loop(), grid=(1,)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "axes"),
+    [
+        ("2x8", "2x1x8", {-1: -1, -2: 0, -3: -2}),
+        ("2x1x8", "2x8", {-1: -1, -2: -3}),
+        ("8", "1x8", {-1: -1, -2: 0}),
+        ("8x1", "8", {-1: -2}),
+        ("2x4", "8", {-1: 0}),
+        ("8x2", "2x8", {-1: 0, -2: 0}),
+        ("2x3x4", "2x3x1x4", {-1: -1, -2: 0, -3: -2, -4: -3}),
+    ],
+)
+def test_axes_beside_dimensions_of_one(before: str, after: str, axes: dict[int, int]) -> None:
+    tile = f"%x = arith.constant {{value = 0.5}} : tensor<{before}xfloat32>"
+    made = program(f"{tile}\n%y = tensor.reshape %x : tensor<{after}xfloat32>")
+    (op,) = (op for op in made.root.walk() if isinstance(op, tensor.ReshapeOp))
+    assert {axis: _before(op, axis) for axis in axes} == axes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.analysis.linear import Reader
-from tiledsl.dialects import arith, scf, tensor, tile, triton
+from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import (
     INVERTED,
     MIRRORED,
@@ -27,7 +27,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize.control_flow import CONTROL_FLOW_PATTERNS
-from tiledsl.passes.dce import drop_dead_iter_args, erase_unused
 
 
 @pattern(*(op for op in vars(arith).values() if isinstance(op, type) and issubclass(op, BinaryOp) and op.commutes))
@@ -443,12 +442,8 @@ CANONICAL_PATTERNS = Patterns(
 
 
 def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> None:
-    """Fold and rewrite to a fixpoint, then erase what became unused, loop-carried values included."""
+    """Fold and rewrite to a fixpoint, and erase what becomes unused, loop-carried values included."""
     apply_patterns(root, patterns, fold=True, analysis=analysis)
-    loops = [op for op in root.nests() if isinstance(op, scf.ForOp)]
-    if any(list(map(drop_dead_iter_args, loops))):
-        for region in root.regions:
-            erase_unused(region, lambda op: op.is_pure)
 
 
 @dataclass(frozen=True)

@@ -489,6 +489,42 @@ def test_while_keeps_what_it_needs() -> None:
     )
 
 
+def test_what_a_while_loop_computes_for_nothing_goes() -> None:
+    body = """
+    %p, %q = scf.while [%bx] : int32, int32 (%a: int32) {
+      %more = arith.cmp %a, %s {predicate = "lt"} : bool
+      %unread = arith.mul %a, %c3 : int32
+      scf.condition %more[%a, %unread]
+    } (%c: int32, %k: int32) {
+      %d = arith.add %c, %c1 : int32
+      scf.yield [%d]
+    }
+    tile.store %p, %N[%bx]"""
+    found = after(Canonicalize(), body)
+    assert not any("arith.mul" in line for line in found), found
+    assert "%p = scf.while [%bx] : int32 (%a: int32) {" in found
+
+
+@pytest.mark.parametrize("kind", ["if", "for"])
+def test_what_branches_and_loops_compute_for_nothing_goes(kind: str) -> None:
+    text = """scf.if %b : int32, int32 {
+      %x = arith.mul %s, %c3 : int32
+      %z = tile.load %N[%s] : int32
+      scf.yield [%x, %z]
+    } {
+      %y = arith.mul %s, %c5 : int32
+      scf.yield [%y, %s]
+    }"""
+    if kind == "for":
+        text = """scf.for %c0, %s, %c1[%bx, %s] : int32, int32 (%k: int32, %u: int32, %v: int32) {
+      %x = arith.mul %u, %c3 : int32
+      %y = arith.add %v, %k : int32
+      scf.yield [%x, %y]
+    }"""
+    found = after(Canonicalize(), f"%p, %q = {text}\ntile.store %q, %N[%bx]")
+    assert not any("arith.mul" in line for line in found) and any(line.startswith("%q = scf.") for line in found)
+
+
 def test_what_a_while_loop_hands_on_from_outside_is_used_as_it_is() -> None:
     body = """
     %t = arith.mul %s, %s : int32

@@ -725,3 +725,27 @@ def test_comparisons_of_a_condition_with_what_it_may_be(predicate: str, number: 
     else:
         wanted = "arith.not %b : bool" if made else f'arith.cmp %b, %c{number} {{predicate = "{predicate}"}} : bool'
         assert [line.partition(" = ")[2] for line in lines] == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("turns", "stages", "products", "stays"),
+    [(1, 0, 2, False), (1, 2, 2, True), (1, 2, 1, False), (1, 1, 3, True), (0, 2, 2, False), (2, 0, 1, True)],
+)
+def test_loops_that_run_once_stay_for_pipelines_of_several_products(
+    turns: int, stages: int, products: int, stays: bool
+) -> None:
+    dots = "\n".join(
+        f"%d{at + 1} = tensor.dot %x, %x, %d{at} : tensor<16x16xfloat32>" for at in range(products)
+    ).replace("%d0 :", "%acc :")
+    body = f"""%i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+    %x = tile.load %A[%i, %j] {{guarded = true}} : tensor<16x16xfloat32>
+    %r = scf.for %c0, %c{turns}, %c1[%x] {{num_stages = {stages}}} : tensor<16x16xfloat32>
+        (%k: int32, %acc: tensor<16x16xfloat32>) {{
+      {dots}
+      scf.yield [%d{products}]
+    }}
+    tile.store %r, %B[%i, %j] {{guarded = true}}"""
+    lines = after(Canonicalize(), body)
+    assert any("scf.for" in line for line in lines) is stays
+    assert sum("tensor.dot" in line for line in lines) == (products if turns else 0)

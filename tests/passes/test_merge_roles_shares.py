@@ -349,7 +349,7 @@ def rows(at: int, to: int) -> str:
 
 def divided(*statements: str, tiles: str = "s: 32*64*float16, p: 32*32*float16") -> tuple[list[str], list[str]]:
     heads = [
-        f"%{name} = tile.alloc : buffer<{type}, {'shared' if 'float16' in type else 'fragment'}>"
+        f"%{name} = tile.alloc : buffer<{type}, {'fragment' if 'float32' in type else 'shared'}>"
         for name, type in (each.split(": ") for each in tiles.split(", "))
     ]
     made = whole(";".join([*heads, *statements]), "X: 64*64*float16, Y: 64*64*float16, n: int32, h: float16")
@@ -430,6 +430,24 @@ def test_a_loop_that_writes_a_tile_becomes_one_for_each_part(axis: int, value: s
     assert sizes == [*(["s 16*64", "s_1 16*64"] if axis == 0 else ["s 32*32", "s_1 32*32"]), "p 32*32"]
     assert found[:10] == [*first, head, f"%0 = arith.add %{index}_1, %c{half} : int32", *moved, store]
     assert found[10] == end
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_index_that_is_written_counts_on_too(axis: int) -> None:
+    index, size = "ij"[axis], (32, 64)[axis]
+    loop = "tile.parallel {extents = (32, 64)} (%i: int32, %j: int32) {;" + f"tile.store %{index}, %s[%i, %j];}}"
+    reads = [rows(0, 16), rows(16, 32)] if axis == 0 else [columns(0, 32), columns(32, 64)]
+    _, found = divided(loop, *reads, tiles="s: 32*64*int32")
+    extents = "(16, 64)" if axis == 0 else "(32, 32)"
+    assert found[:7] == [
+        f"tile.parallel {{extents = {extents}}} (%i: int32, %j: int32) {{",
+        f"tile.store %{index}, %s[%i, %j]",
+        "}",
+        f"tile.parallel {{extents = {extents}}} (%i_1: int32, %j_1: int32) {{",
+        f"%0 = arith.add %{index}_1, %c{size // 2} : int32",
+        "tile.store %0, %s_1[%i_1, %j_1]",
+        "}",
+    ]
 
 
 @pytest.mark.parametrize("loop", [stored("32, 60"), stored("32, 64", ";tile.store %v, %Y[%i, %j]")])

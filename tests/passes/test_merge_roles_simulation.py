@@ -728,3 +728,25 @@ def test_a_number_of_turns_that_is_computed_of_two_numbers() -> None:
     head = "%m = arith.add %n, %bx : int32;loop m"
     found = merged(roles(f"{head};{PRODUCER};{BEHIND.format('%m')};put s", f"{head};{CONSUMER}"))
     assert found[1:] == ["scf.for %c0, %m, %c1 (%k: int32) {", COPY, BACK, "scf.yield", "}", COPY]
+
+
+UNROLLED = "scf.for %c0, %{}, %c1 {{unroll = {}}} (%k: int32) {{"
+TWICE = "wait one c0;get s;arrive two;wait one c1;get s;arrive two"
+
+
+def test_a_loop_that_is_to_be_unrolled_is_where_the_other_role_is_written_out() -> None:
+    """But not one in which roles do not part, nor where loops go together."""
+    first = f"{UNROLLED.format('c2', 1)};{PRODUCER}"
+    assert merged(roles(first, TWICE)) == [COPY, BACK, COPY, BACK]
+    own = UNROLLED.format("c2", 1).replace("%k", "%z")
+    assert merged(roles(f"{first};{own};put t;end", TWICE)) == [
+        COPY, BACK, COPY, own, f"tile.copy %X, %t {WHOLE}", "scf.yield", "}", BACK,
+    ]  # fmt: skip
+    both = merged(roles(first, f"{UNROLLED.format('c2', 1)};{CONSUMER}"))
+    assert both == [UNROLLED.format("c2", 1), COPY, BACK, "scf.yield", "}"]
+
+
+@pytest.mark.parametrize(("turns", "unroll"), [("c2", 2), ("n", 1)])
+def test_other_loops_stay_beside_what_is_written_out(turns: str, unroll: int) -> None:
+    first = f"{UNROLLED.format(turns, unroll)};{PRODUCER}"
+    assert refused(roles(first, TWICE)) == [never(0, "two", "0 of its 32", " in turn 1"), 3, (HERE, 13), (HERE, 16)]

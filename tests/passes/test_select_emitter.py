@@ -734,3 +734,36 @@ def test_whether_each_turn_stores_to_a_place_of_its_own(indices: str, walks: boo
     (store,) = (op for op in made.root.walk() if isinstance(op, tile.StoreOp))
     (inner,) = (op for op in made.root.walk() if isinstance(op, scf.ForOp) and store.parent is op.body)
     assert _walks_on(store, inner) is (walks and not nested)
+
+
+CAUSAL = [
+    ("%zero = arith", "%nought = arith.constant {value = 0.0} : float32\n"
+     "%under = arith.constant {value = -inf} : float32\n%zero = arith"),
+    ("%s = tensor.dot %q, %kt, %zero", "%at = arith.add %j, %ks : tensor<1x64xint32>\n"
+     '%seen = arith.cmp %at, %rows {predicate = "le"} : tensor<128x64xbool>\n'
+     f"%mask = arith.select %seen, %nought, %under : {WIDE}\n%s = tensor.dot %q, %kt, %mask"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("three", "options", "has", "lacks"),
+    [
+        (False, {}, ["%seen = arith.cmp %j,", "%s_1 = arith.select %seen, %s"], ["%mask"]),
+        (False, {"fast_math": False}, ["%seen = arith.cmp %j,", "%s = tensor.dot %q, %kt, %mask"], []),
+        (True, {}, ["%seen = arith.cmp %at, %rows", "%s = tensor.dot %q, %kt, %mask"], []),
+    ],
+)
+def test_masks_of_scores_as_text(three: bool, options: dict[str, Any], has: list[str], lacks: list[str]) -> None:
+    """Columns are compared with a number for each row, and masks come behind products, where consumers divide rows."""
+    text = ATTENTION
+    for before, after in [*CAUSAL, *(THREE if three else [])]:
+        assert before in text, before
+        text = text.replace(before, after)
+    made = ir_program(text, parameters=OPERANDS, target=Target("cuda", 90))
+    if three:
+        kernel_of(made).set_attribute("threads", 256)
+    SelectEmitter(**{"backend": "gluon", **options}).run(made)
+    verify(made.root)
+    found = "\n".join(body_lines(made))
+    assert all(each in found for each in has) and not any(each in found for each in lacks), found
+    assert "load_block" in found

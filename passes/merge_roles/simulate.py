@@ -484,8 +484,7 @@ class World:
 
     def _is_only_write(self, buffer: Value, write: Step) -> bool:
         """Whether a tile is written once so far, by this step."""
-        writes = [each for each in self.events if each.writes and each.buffer is buffer]
-        return len(writes) == 1 and writes[0].step is write
+        return [each.step for each in self.events if each.writes and each.buffer is buffer] == [write]
 
     def _race(self, buffer: Value, step: Step, writes: bool, other: Step, wrote: bool) -> None:
         does, did = ("writes" if writes else "reads"), ("wrote" if wrote else "read")

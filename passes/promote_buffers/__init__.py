@@ -171,11 +171,9 @@ class _Promoter:
                 self._for(op)
             elif isinstance(op, scf.IfOp):
                 self._if(op)
-            elif isinstance(op, scf.WhileOp):
-                self._while(op)
             else:
-                for inner in op.regions:
-                    self._region(inner)
+                assert isinstance(op, scf.WhileOp), f"{op.name} in a kernel of tiles"
+                self._while(op)
 
     def _access(self, op: Operation, buffer: Value) -> None:
         if isinstance(op, (tile.ReadOp, tile.LoadOp)):

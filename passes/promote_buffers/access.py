@@ -220,8 +220,6 @@ def _linear(builder: Builder, indices: Sequence[Value], sizes: Shape) -> Value:
 
 def _arranged(builder: Builder, value: Value, axes: Sequence[int], extra: Sequence[int]) -> Value:
     """A value with dimensions `axes`, then all of `extra` merged into one. Its other dimensions are 1."""
-    if not value.shape:
-        return reshaped(builder, value, (1,) * (len(axes) + 1))
     rest = [axis for axis in range(len(value.shape)) if axis not in axes and axis not in extra]
     value = permuted(builder, value, [*axes, *extra, *rest])
     return reshaped(builder, value, (*value.shape[: len(axes)], prod(value.shape[len(axes) :])))

@@ -13,6 +13,7 @@ from tests.support.executor import run
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects import arith, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
@@ -553,3 +554,11 @@ def test_the_other_exponents_are_named(made: str, named: set[str], function: str
     text += f'\n%y = arith.math [%x] {{function = "{function}"}} : float32' if made else ""
     found = program(text, parameters="f: float32, g: float32")
     assert LegalizeArith().allowances(found) == (named if base else set())
+
+
+@pytest.mark.parametrize("function", ["sqrt", "exp2"])
+@pytest.mark.parametrize(("value", "dtype"), [("%s", "int32"), ("%l", "int64")])
+def test_what_the_language_converts_is_refused_as_it_is(function: str, value: str, dtype: str) -> None:
+    with pytest.raises(TileError) as caught:
+        LegalizeArith().run(program(f'%x = arith.math [{value}] {{function = "{function}"}} : {dtype}'))
+    assert caught.value.message == f"arith.math ({function}) of {dtype}: convert to float32 first"

@@ -298,3 +298,15 @@ def test_kernels_for_gluon_take_blocks_by_themselves(emitter: str) -> None:
     assert ["map-grid.persistent=1 has no effect in Gluon" in each for each in kernel.remarks] == [True] * (
         emitter == "gluon"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"persistent": -2}, r"map-grid.persistent is -2; it must be a number of programs, 0, or -1"),
+        ({"group_m": -1}, r"map-grid.group_m is -1; it must be a number of rows, or 0 for the program's own"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, int], message: str) -> None:
+    with pytest.raises(TileError, match=f"^{message}$"):
+        MapGrid(**options).run(ir_program(""))

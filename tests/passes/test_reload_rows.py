@@ -312,3 +312,43 @@ def test_few_rows_stay_picked(rows: int, picked: bool) -> None:
     text = loop().replace("16", str(rows))
     assert stays(text) is picked
     meaning_is_kept(text)
+
+
+PICKED = """
+%rows = tensor.iota {axis = 0} : tensor<8x1xint32>
+%columns = tensor.iota {axis = 1} : tensor<1x16xint32>
+%none = arith.constant {value = 0.0} : float32
+%tile = tile.load %A[%rows, %columns] {guarded = true} : tensor<8x16xfloat32>
+%cols = tensor.iota {axis = 0} : tensor<16xint32>
+BEFORE
+scf.for %c0, %c6, %c1 (%k: int32) {
+  FIRST
+  %is = arith.cmp %rows, %k {predicate = "eq"} : tensor<8x1xbool>
+  %chosen = arith.select %is, %tile, %none : tensor<8x16xfloat32>
+  %row = tensor.reduce %chosen {kind = "sum", axis = 0, exact = true} : tensor<16xfloat32>
+  tile.store %row, %B[%k, %cols] {guarded = true}
+  LAST
+  scf.yield
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "reloads"),
+    [
+        ({}, True),
+        ({"BEFORE": "tile.store %none, %B[%c0, %c0] {guarded = true}"}, False),  # which may be A
+        ({"BEFORE": "scf.if %p { tile.store %none, %B[%c0, %c0] {guarded = true} scf.yield } { scf.yield }"}, False),
+        ({"BEFORE": "scf.while { scf.condition %p } { scf.yield }"}, False),  # until another block has written
+        ({"FIRST": "tile.store %none, %B[%k, %c0] {guarded = true}"}, False),
+        ({"LAST": "tile.store %none, %A[%k, %c0] {guarded = true}"}, False),
+        ({"LAST": '%old = tile.atomic %none, %B[%k, %c0] {kind = "add"} : float32'}, False),
+        ({"LAST": "%again = tile.load %B[%k, %c0] {guarded = true} : float32"}, True),
+    ],
+)
+def test_rows_are_loaded_again_where_nothing_may_have_changed_them(places: dict[str, str], reloads: bool) -> None:
+    text = PICKED
+    for place in ("BEFORE", "FIRST", "LAST"):
+        text = text.replace(place, places.get(place, ""))
+    lines = after(ReloadRows(), text, parameters="A: 6*10*float32, B: 6*16*float32, p: bool")
+    assert any(line.startswith("%row = tensor.reduce") for line in lines) is not reloads, lines

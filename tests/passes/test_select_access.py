@@ -525,3 +525,13 @@ def test_hardware_without_a_tma() -> None:
 def test_wrong_options(options: dict[str, str], message: str) -> None:
     with pytest.raises(TileError, match=message):
         program(LOAD, **options)
+
+
+def test_what_is_stored_in_all_columns_of_a_block_becomes_a_tile() -> None:
+    body = """%x = tile.load %A[%i, %0] {guarded = true} : tensor<32x1xfloat16>
+    tile.store %x, %C[%i, %columns] {guarded = true}"""
+    lines = body_lines(program(body))
+    assert lines[-2:] == [
+        "%0 = tensor.broadcast %x : tensor<32x64xfloat16>",
+        "tile.store_block %0, %C[%row, %c0] {axes = (0, 1)}",
+    ]

@@ -234,3 +234,11 @@ def test_programs_finish_eight_rows_of_a_block_each(rows: int, more: str, pieces
     _, _, sums = split(BLOCKS.replace("NUM", str(rows)) + more)
     assert sums[0].startswith(f"tile.kernel [%c{2 * pieces}]")
     assert any(f"tensor<{rows if pieces == 1 else 8}x16xfloat32>" in line for line in sums)
+
+
+def test_kernels_without_products_are_not_asked() -> None:
+    made = ir_program("%x = tile.load %C[%bx, %c0] : float16\ntile.store %x, %C[%bx, %c1]", grid=(7,),
+                      parameters="C: 112*16*float16")  # fmt: skip
+    before = print_op(made.root)
+    SplitLastWave(programs=5).run(made)
+    assert print_op(made.root) == before

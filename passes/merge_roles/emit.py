@@ -139,15 +139,14 @@ class Emitter:
     def _items(self, items: Sequence[Item], region: Region) -> None:
         branches: list[tuple[object, bool, scf.IfOp]] = []
         for item in items:
-            role = item.roles[0]
+            role, *_ = item.roles
             mapping = self.maps[role]
-            guards = item.guards if isinstance(item, Step) else item.loops[0].guards
             if isinstance(item, Step) and _is_barrier(item.op):
                 continue
             if isinstance(item, Step) and not item.op.has_effects:
                 self._pure(item, mapping, region, branches)
                 continue
-            place = self._branch(guards, mapping, region, branches)
+            place = self._branch(item.guards, mapping, region, branches)
             if isinstance(item, Step):
                 self._step(item, mapping, place, branches)
             else:
@@ -218,8 +217,8 @@ class Emitter:
     def _loop(self, item: Fused, place: Region) -> None:
         """A loop; one whose turns are those of a loop of a constant number in it becomes one with it."""
         inner = _only_loop(item)
-        count = None if inner is None else trip_count(inner.loops[0].op)
-        first = item.loops[0]
+        count = None if inner is None else trip_count(inner.first.op)
+        first = item.first
         mapping = self.maps[first.role]
         lower, upper, step = (mapping.get(each, each) for each in (first.op.lower, first.op.upper, first.op.step))
         body = Region([first.op.index.type], [first.op.index.name])
@@ -264,14 +263,11 @@ def _only_loop(item: Fused) -> Fused | None:
     steps = [each for each in item.body if isinstance(each, Step)]
     if len(loops) != 1 or any(each.op.has_effects for each in steps):
         return None
-    op, outer = loops[0].loops[0].op, item.loops[0].op
+    (found,) = loops
+    op, outer = found.first.op, item.first.op
     plain = constant_of(op.lower) == 0 and constant_of(op.step) == 1 and constant_of(outer.lower) == 0
-    same = len(loops[0].loops) == len(item.loops) and constant_of(outer.step) == 1
-    return (
-        loops[0]
-        if plain and same and not loops[0].loops[0].guards and op.index.dtype == "int32" == outer.index.dtype
-        else None
-    )
+    same = len(found.loops) == len(item.loops) and constant_of(outer.step) == 1
+    return found if plain and same and not found.guards and op.index.dtype == "int32" == outer.index.dtype else None
 
 
 def _in_line(item: Fused, inner: Fused) -> list[Item]:

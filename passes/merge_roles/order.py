@@ -9,7 +9,7 @@ from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.passes.merge_roles.roles import Loop, Node, Role, Step, is_variable, steps_of
+from tiledsl.passes.merge_roles.roles import Guard, Loop, Node, Role, Step, is_variable, steps_of
 
 
 @dataclass(eq=False)
@@ -22,6 +22,16 @@ class Fused:
     @property
     def roles(self) -> list[int]:
         return [each.role for each in self.loops]
+
+    @property
+    def first(self) -> Loop:
+        """The loop of its first role; the others have its bounds and guards."""
+        first, *_ = self.loops
+        return first
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        return self.first.guards
 
 
 Item = Step | Fused
@@ -130,7 +140,7 @@ class Merger:
                     of[node].loops.append(node)
         for each in found.values():
             for loop in each.loops:
-                self.keys.same[loop.op.index] = each.loops[0].op.index
+                self.keys.same[loop.op.index] = each.first.op.index
             each.body = self._level({loop.role: loop.body for loop in each.loops})
         return of
 
@@ -194,8 +204,7 @@ class Merger:
                 reading.append(item)
             elif isinstance(item, Fused) or item.op.has_effects:
                 found += [each for each in reading if _stores(item, each.op.operands[0])]
-                own = item.guards if isinstance(item, Step) else item.loops[0].guards
-                mine = {self.keys.of(value): holds for value, holds in own}
+                mine = {self.keys.of(value): holds for value, holds in item.guards}
                 found += [
                     each
                     for each, theirs in doing

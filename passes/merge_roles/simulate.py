@@ -125,7 +125,7 @@ class World:
 
     def run(self, items: Sequence[Item]) -> None:
         for fused in _loops(items):
-            self._choose_trips(fused.loops[0].op.upper)
+            self._choose_trips(fused.first.op.upper)
         self._items(items)
         self._fail_blocked(None)
 
@@ -137,7 +137,7 @@ class World:
                 self._loop(item)
 
     def _loop(self, fused: Fused) -> None:
-        first = fused.loops[0]
+        first = fused.first
         if not self._holds(first.guards, first.role):
             return
         op = first.op
@@ -251,11 +251,10 @@ class World:
             for role in step.roles:  # they wait for that one
                 self.blocked.setdefault(role, Waiting(step, self.turn))
             return
-        if not self._holds(step.guards, step.roles[0]):
+        role, *_ = step.roles
+        if not self._holds(step.guards, role):
             return
-        if len(step.roles) > 1:
-            self._meet(step.roles)
-        (role, *_) = step.roles
+        self._meet(step.roles)
         self.number += 1
         for each in step.roles:
             self.clocks[each][each] = self.clocks[each].get(each, 0) + 1
@@ -267,8 +266,7 @@ class World:
             self._wait(op, step, role)
         elif self._accesses(op, step):
             self._scalars(op, role)
-        if len(step.roles) > 1:
-            self._meet(step.roles)
+        self._meet(step.roles)
 
     def _meet(self, roles: Sequence[int]) -> None:
         """They wait for each other."""
@@ -423,7 +421,7 @@ class World:
 
     def _accesses(self, op: Operation, step: Step) -> bool:
         """Note what a step accesses; whether its role goes on after it."""
-        role = step.roles[0]
+        role, *_ = step.roles
         started: Clock = {("copy", self.number): 1}
         found = self.accesses_within(op)
         for (buffer, box, writes), _ in found:
@@ -448,7 +446,8 @@ class World:
         over = {key: each for key, each in before.items() if _overlap(key[0], box)}  # type: ignore[arg-type]
         written = [each for each in over.values() if each.writes]
         if not writes and not written and step not in self.of_reads.undefined and not self.blocked:
-            self.blocked[step.roles[0]] = Waiting(step, self.turn, place=(buffer, box))
+            role, *_ = step.roles
+            self.blocked[role] = Waiting(step, self.turn, place=(buffer, box))
             return False
         if self.blocked:
             for each in self.blocked.values() if writes else ():
@@ -470,7 +469,8 @@ class World:
         for each in over:
             if not (writes or each.writes):
                 continue
-            clock = self.clocks[step.roles[0]]  # several roles have met
+            role, *_ = step.roles  # several have met
+            clock = self.clocks[role]
             known = all(clock.get(who, 0) >= time for who, time in each.ends.items())
             if known or each.writes and writes and each.step.roles == step.roles:
                 continue
@@ -498,7 +498,8 @@ class World:
         )
 
     def _who(self, step: Step) -> str:
-        return str(self.roles[step.roles[0]]) if len(step.roles) == 1 else "the block"
+        role, *others = step.roles
+        return "the block" if others else str(self.roles[role])
 
 
 class Undefined(Exception):

@@ -869,6 +869,8 @@ def test_values_that_are_computed_alike() -> None:
         ("tile.store %c5, %v\ntile.store %c7, %v\n%g = tile.load %v : int32", True),
         ("tile.store %c7, %v\n" + loop("%n", "%g = tile.load %v : int32"), True),
         ("%g = tile.load %v : int32\ntile.store %c7, %v", False),
+        ("tile.store %c7, %v\ntile.fill %c7, %v\n%g = tile.load %v : int32", False),
+        ('tile.store %c7, %v\n%o = tile.atomic %c7, %v {kind = "max"} : int32\n%g = tile.load %v : int32', False),
         ("%g = tile.load %v : int32", False),
         (branch("%p", "tile.store %c7, %v") + "%g = tile.load %v : int32", False),
         ("tile.store %c7, %v\n" + branch("%p", "tile.store %c5, %v") + "%g = tile.load %v : int32", False),

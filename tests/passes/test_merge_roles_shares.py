@@ -328,7 +328,8 @@ def test_loads_that_give_the_same_where_the_tile_is_filled(body: str, moves: boo
 
 def test_what_does_not_differ_from_thread_to_thread_is_done_once() -> None:
     once = "%v = tile.load %V[%n] : float32;tile.store %v, %r[%n]"
-    assert filled(f"%q = %t * 4;%p = %q + 1;{once}") == once.split(";")
+    for dead in ("%q = %t * 4;%p = %q + 1", "%q = %t * 4;%p = %q + 1;%w = %q + %p", "%q = %t * 4;%p = %q + %q"):
+        assert filled(f"{dead};{once}") == once.split(";")
 
 
 # Parts of tiles
@@ -404,6 +405,11 @@ def test_tiles_that_stay_one(statements: list[str]) -> None:
     sizes, found = divided(IN, *statements)
     assert sizes == ["s 32*64", "p 32*32"]
     assert found == [IN, *";".join(statements).split(";")]
+
+
+def test_tiles_in_registers_stay_one() -> None:
+    sizes, found = divided(IN, columns(0, 32), columns(32, 64), tiles="s: 32*64*float32")
+    assert sizes == ["s 32*64"] and found == [IN, columns(0, 32), columns(32, 64)]
 
 
 def stored(extents: str, more: str = "", value: str = "%v = tile.load %X[%i, %j] : float16") -> str:
@@ -629,15 +635,19 @@ def test_products_join_where_all_other_parts_of_their_tiles_are_along_k(more: li
         ("%s[%c0, %c0]", "%s[%n, %c0]"),
         ("%s[%c0, %c32]", "%s[%c1, %c32]"),
         ("%u[%c32, %c0]", "%u[%c32, %n]"),
+        ("%s[%c0, %c32]", "%o[%c0, %c32]"),
     ],
 )
-def test_parts_along_k_are_at_known_places(before: str, after: str) -> None:
-    statements = products(False, False)
+def test_parts_along_k_are_at_known_places_of_one_tile(before: str, after: str) -> None:
+    statements = [copy("%Y[%c0, %c0]", "%o", (32, 64)), *products(False, False)]
+    all_tiles = tiles_of(False, False) + ", o: 32*64*float16"
     assert sum(before in each for each in statements) == 1
     changed = [each.replace(before, after) for each in statements]
-    _, found = divided(*changed, tiles=tiles_of(False, False))
+    _, found = divided(*changed, tiles=all_tiles)
     assert "tile.gemm %a1, %b1, %c" in found
-    assert "tile.gemm %a1, %b1, %c" not in divided(*statements, tiles=tiles_of(False, False))[1]
+    half = [each.replace("(32, 32)", "(32, 16)") if "%a1 " in each else each for each in statements]
+    assert half != statements and "tile.gemm %a1, %b1, %c" in divided(*half, tiles=all_tiles)[1]
+    assert "tile.gemm %a1, %b1, %c" not in divided(*statements, tiles=all_tiles)[1]
 
 
 # Last turns
@@ -677,6 +687,7 @@ def turned(
     made = whole(
         f"""%s = tile.alloc : buffer<16*float32, shared>
         %bar = tile.alloc : buffer<1*uint64, shared>
+        %var = tile.alloc : buffer<int32, local>
         tile.parallel {{extents = (64,), lockstep = true}} (%t: int32) {{
         thread.init_barriers %bar {{counts = (32,)}}
         %first = %t < 32
@@ -769,5 +780,5 @@ def test_what_stands_behind_a_loop_is_no_last_turn(own: str, last: str, other: s
 def test_loops_and_branches_of_other_forms_have_no_last_turn(change: Any) -> None:
     """A loop that does not count from 0 on, other work between it and the branch, no wait in that."""
     texts = ("%u = %n - 1", "%b = %u < %n", "%w = %n + 0")
-    assert turned(*texts)[0]
+    assert turned(*texts)[0] and turned(*texts, behind="%q = tile.load %var : int32")[0]
     assert not turned(*texts, **change)[0]

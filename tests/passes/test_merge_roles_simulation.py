@@ -302,6 +302,18 @@ LATE = '%b = arith.cmp %k, %c{} {{predicate = "eq"}} : bool;%e = arith.select %b
             for bounds in ("%g, %c4, %c1", "%c0, %c4, %g")
         ),
         (
+            f"%g = arith.neg %n : int32;scf.for %c0, %c4, %g (%k: int32) {{;{PRODUCER}",
+            "%g = arith.neg %n : int32;scf.for %c0, %c4, %g (%k: int32) {;"
+            + CONSUMER.replace("wait one even", LATE.format(1)),
+            {},
+            [
+                never(0, "one", "0 of its 32", " in turn 1"),
+                16,
+                (HERE, 6),
+                "2 phases were complete then; a wait for the last one has the parity 1",
+            ],
+        ),
+        (
             NEGATIVE.format("put s;arrive one"),
             "wait one c0;get s",
             {},
@@ -750,3 +762,12 @@ def test_a_loop_that_is_to_be_unrolled_is_where_the_other_role_is_written_out() 
 def test_other_loops_stay_beside_what_is_written_out(turns: str, unroll: int) -> None:
     first = f"{UNROLLED.format(turns, unroll)};{PRODUCER}"
     assert refused(roles(first, TWICE)) == [never(0, "two", "0 of its 32", " in turn 1"), 3, (HERE, 13), (HERE, 16)]
+
+
+def test_a_variable_is_read_behind_what_it_was_given_there() -> None:
+    """Though what it is given may wait for another role, and the read does not."""
+    second = (
+        "%st = tile.alloc : buffer<int32, local>;wait one c0;get s;tile.store %c7, %st[];%p = tile.load %st[] : int32"
+    )
+    found = merged(roles("put s;arrive one", f"{second};tile.store %p, %I[%c0]"))
+    assert found == [COPY, BACK, "tile.store %c7, %st", "%p = tile.load %st : int32", "tile.store %p, %I[%c0]"]

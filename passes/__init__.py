@@ -18,6 +18,7 @@ from tiledsl.passes.dce import Dce
 from tiledsl.passes.delay_loads import DelayLoads
 from tiledsl.passes.drop_repeated_masks import DropRepeatedMasks
 from tiledsl.passes.fit_warps import FitWarps
+from tiledsl.passes.fold_rows import FoldRows
 from tiledsl.passes.fold_unit_dims import FoldUnitDims
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.legalize_arith import LegalizeArith
@@ -92,6 +93,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     MapGrid,  # the order in which blocks are visited, and how many programs share them
     AdvanceLoads,  # small ones behind reductions: the loops are those that will run now, and no barrier stands yet
     DelayLoads,  # large ones in front of reductions: no barrier stands yet
+    FoldRows,  # of tiles that threads share: nothing but loads and stores depends on their shapes any more
     OrderAccesses,  # barriers between threads: the loops are those that will run now
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
     ReleaseOperands,  # of products in front of loops whose depths are known now

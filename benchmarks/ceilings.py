@@ -71,5 +71,5 @@ def roofline(row: Mapping[str, Any], found: Mapping[str, Mapping[str, float]], r
 
 MATRIX_FAMILIES = (
     "gemm", "fp8 gemm", "block-scaled fp8 gemm", "grouped gemm", "attention", "attention backward",
-    "w4a16 gemm", "fp8 attention", "linear cross-entropy",
+    "w4a16 gemm", "w4a8 gemm", "fp8 attention", "linear cross-entropy",
 )  # fmt: skip

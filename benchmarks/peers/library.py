@@ -22,13 +22,14 @@ def cublas() -> Candidate:
     return Candidate("library", "cuBLAS", prepare)
 
 
-def cublas_of(weights: Callable[..., Any]) -> Candidate:
-    """A @ B.T of 16-bit floats, B made of the row's other inputs before anything is timed."""
+def cublas_of(weights: Callable[..., Any], rows: Callable[..., Any] = lambda a, *_: a) -> Candidate:
+    """A @ B.T of 16-bit floats, A made of all of the row's inputs, B of all but the first, before anything is timed."""
 
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
         def bind(given: Tensors, outputs: Tensors) -> Callable[[], Any]:
-            wide = weights(*given[1:]).to(given[0].dtype)
-            return lambda: torch.mm(given[0], wide.T, out=outputs[0])
+            a = rows(*given)
+            wide = weights(*given[1:]).to(a.dtype)
+            return lambda: torch.mm(a, wide.T, out=outputs[0])
 
         return Ready(bind)
 

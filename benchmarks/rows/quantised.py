@@ -23,6 +23,7 @@ DECODE = [
 MANY = [{"block_M": m, "num_stages": stages, "depth": depth, "pass_configs": GLUON} for m, stages, depth in (
     (256, 2, 32), (128, 2, 64), (128, 3, 32),
 )]  # fmt: skip
+W4A8 = [{"block_M": m, "num_stages": stages, "pass_configs": GLUON} for m, stages in ((128, 3), (128, 2), (64, 4))]
 ATTENTION = [
     walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON), walk(128, 256, 2, 8, GLUON),
     walk(128, 128, 2, 8, TRITON),
@@ -53,6 +54,37 @@ def four_bit_row(M: int, N: int, K: int, note: str = "", quick: bool = False) ->
         operations=2.0 * M * N * K,
         bytes_moved=0.5 * N * K + 2.0 * (K // GROUP * N + M * K + M * N),
         tags=frozenset({"decode"} if few else ()),
+        quick=quick,
+    )
+
+
+def four_bit_float8_row(M: int, N: int, K: int, note: str = "", quick: bool = False) -> Row:
+    """A[M, K] @ W.T of e4m3, W of e2m1 with a scale for each 128 of a row; the peer has the same numbers in float16."""
+    module = example("gemm_w4a8")
+
+    def weights(packed: Any, scales: Any, a_scale: Any) -> Any:
+        return module.dequantised(module.unpack(packed), scales)
+
+    def rows(a: Any, packed: Any, scales: Any, a_scale: Any) -> Any:
+        return a.float() * a_scale[:, None]
+
+    def inputs(device: str) -> list[Any]:
+        return [each.to(device) for each in module.random_inputs(M, N, K)]
+
+    return Row(
+        family="w4a8 gemm",
+        case=f"e4m3 {M}x{N}x{K}" + (f" ({note})" if note else ""),
+        inputs=inputs,
+        reference=lambda *given: [rows(*given) @ weights(*given[1:]).T],
+        outputs=(((M, N), torch.float16),),
+        candidates=(
+            tiledsl_candidate(module.matmul_w4a8, {"M": M, "N": N, "K": K}, W4A8, tolerance=2e-2),
+            cublas_of(weights, lambda *given: rows(*given).half()),
+        ),
+        operations=2.0 * M * N * K,
+        bytes_moved=0.5 * N * K + 4.0 * K // GROUP * N + M * K + 2.0 * M * N,
+        unit="fp8",
+        error=2e-2,
         quick=quick,
     )
 
@@ -110,6 +142,9 @@ def rows() -> list[Row]:
         four_bit_row(4096, 8192, 8192, "Llama 70B, o"),
         four_bit_row(4096, 57344, 8192, "Llama 70B, gate and up"),
         four_bit_row(4096, 8192, 28672, "Llama 70B, down"),
+        four_bit_float8_row(1024, 8192, 8192, "Llama 70B, o"),
+        four_bit_float8_row(4096, 8192, 8192, "Llama 70B, o", quick=True),
+        four_bit_float8_row(4096, 57344, 8192, "Llama 70B, gate and up"),
         float8_attention_row(4, 32, 4096, 128, False, quick=True),
         float8_attention_row(4, 32, 4096, 128, True),
         float8_attention_row(1, 32, 16384, 128, False),

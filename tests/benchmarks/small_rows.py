@@ -132,6 +132,8 @@ def rows() -> list[Row]:
         sorting.top_k_row(2, 4000, 8),
         grouped.grouped_row(4, 100, 72, 128, "fp16"),
         quantised.four_bit_row(3, 48, 1024),
+        quantised.four_bit_row(130, 48, 1024),
+        quantised.four_bit_float8_row(20, 48, 512),
         quantised.float8_attention_row(1, 2, 160, 32, True),
         linear_losses.cross_entropy_row(40, 200, 96, torch.float16),
         *(by_others(linear_attention.chunked_row(kind, 1, 2, 70, 16)) for kind in linear_attention.KINDS),

@@ -43,3 +43,18 @@ def test_attention(sizes: dict[str, Any], rescale: str) -> None:
     gluon_machine.run_gluon(source, "attention_fp8", q, k, v, *scales, out)
     want = example.reference(q, k, v, *scales, causal=chosen.get("causal", False))
     assert float((out.double() - want).norm() / want.norm()) < 0.03  # weights of 4 bits
+
+
+def test_weights_of_four_bits() -> None:
+    example = load_example("gemm_w4a8")
+    passes = {"select-emitter.backend": "gluon"}
+    kernel = tiledsl.jit(example.matmul_w4a8.function, target="cuda:90", pass_configs=passes).compile(200, 160, 768)
+    assert "_seen_as(codes_ring" in kernel.source and "_exchanged" not in kernel.source
+    torch.manual_seed(0)
+    given = example.random_inputs(200, 160, 768)
+    out = torch.full((200, 160), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(kernel.source, "matmul_w4a8", *given, out)
+    a, packed, scales, a_scale = given
+    wide = example.dequantised(example.unpack(packed), scales)
+    torch.testing.assert_close(out.float(), (a.float() * a_scale[:, None]) @ wide.T, rtol=2e-3, atol=2e-3)
+    assert not kernel.verify().failed

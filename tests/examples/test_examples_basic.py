@@ -41,6 +41,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "gemm_int8_preshuffled": {"M": 16, "N": 32, "K": 32, "block_M": 16, "block_N": 16, "block_K": 32},
     "gemm_lazy": {"M": 64, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32},
     "gemm_split_k": {"M": 32, "N": 32, "K": 128, "block_M": 32, "block_N": 32, "block_K": 32, "splits": 2},
+    "gemm_w4a8": {"M": 20, "N": 16, "K": 256, "block_M": 32},
     "grouped_gemm": {"groups": 5, "total": 7, "N": 32, "K": 32, "block_M": 16, "block_N": 32, "block_K": 32},
     "histogram": {"N": 1024, "bins": 16, "block": 256},
     "kda_gate": {"tokens": 8, "heads": 1, "dim": 16, "block_T": 8},

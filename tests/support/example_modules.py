@@ -26,6 +26,7 @@ BASIC = (
     "gemm_int8_preshuffled",
     "gemm_lazy",
     "gemm_split_k",
+    "gemm_w4a8",
     "grouped_gemm",
     "histogram",
     "kda_gate",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tests.support import gluon_machine, turn_programs
 from tiledsl.errors import TileError
 
@@ -49,6 +51,60 @@ def test_words(options: dict[str, int]) -> None:
     out = torch.full((columns, 128 * len(LENGTHS)), float("nan"), dtype=torch.float16)
     gluon_machine.run_gluon(kernel.source, "from_words", *given, out)
     assert torch.equal(out, turn_programs.words_expected(*given))
+
+
+BYTES: dict[str, Callable[[Any], Any]] = {
+    "e2m1": lambda b: ((b << 4) & 0x80) | ((b & 7) << 2),
+    "shift": lambda b: ((b >> 3) & 7) ^ 0x55,
+    "neighbours": lambda b: (b & 0x70) | ((b & 0xF0) >> 5) | ((b << 7) & 0x80),
+    "itself": lambda b: (b ^ (b >> 1)) & 0x77,
+    "none": lambda b: (b << 0) & 0xF3,
+}
+
+
+def from_bytes(by_bits: Callable[[Any], Any]) -> Any:
+    """C = W^T, W the numbers of float8 that have these bits."""
+
+    @T.prim_func
+    def from_bytes(
+        W: T.Tensor((256, 64), "uint8"), B: T.Tensor((64, 64), "float8_e4m3fn"), C: T.Tensor((64, 256), "float16")
+    ):
+        with T.Kernel(2, threads=256) as bx:
+            codes, weights = T.alloc_shared((128, 32), "uint8"), T.alloc_fragment((128, 32), "float8_e4m3fn")
+            b, total = T.alloc_shared((64, 32), "float8_e4m3fn"), T.alloc_fragment((128, 64), "float32")
+            T.clear(total)
+            for turn in T.Pipelined(2, num_stages=2):
+                T.copy(W[bx * 128, turn * 32], codes)
+                T.copy(B[0, turn * 32], b)
+                for i, j in T.Parallel(128, 32):
+                    weights[i, j] = T.reinterpret(T.cast(by_bits(codes[i, j]), "uint8"), "float8_e4m3fn")
+                T.gemm(weights, b, total, transpose_B=True)
+            for j, i in T.Parallel(64, 128):
+                C[j, bx * 128 + i] = total[i, j]
+
+    return from_bytes
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes(name: str) -> None:
+    by_bits = BYTES[name]
+    source = tiledsl.compile(from_bytes(by_bits), target="cuda:90", pass_configs=GLUON).source
+    assert "_of_words(" in source and "_exchanged" not in source and ".to(gl.float8" not in source
+    every = torch.arange(256, dtype=torch.int32)[:, None] + 37 * torch.arange(64, dtype=torch.int32)
+    out = torch.full((64, 256), float("nan"), dtype=torch.float16)
+    one = torch.eye(64).to(torch.float8_e4m3fn)
+    gluon_machine.run_gluon(source, "from_bytes", (every % 256).to(torch.uint8), one, out)
+    assert torch.equal(out.T, by_bits(every % 256).to(torch.uint8).view(torch.float8_e4m3fn).half())
+
+
+@pytest.mark.parametrize(
+    "by_bits",
+    [lambda b: (b << 4) >> 6, lambda b: b + 1, lambda b: (b & 0x1FF) >> 1, lambda b: b >> 8, lambda b: (b << 8) | b],
+)
+def test_more_than_bytes(by_bits: Callable[[Any], Any]) -> None:
+    kernel = tiledsl.compile(from_bytes(by_bits), target="cuda:90", pass_configs=GLUON)
+    assert "@gluon.jit" not in kernel.source
+    assert "is no conversion of float32 for it alone" in "\n".join(map(str, kernel.remarks))
 
 
 @pytest.mark.parametrize(

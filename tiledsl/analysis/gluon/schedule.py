@@ -15,7 +15,7 @@ from tiledsl.analysis.gluon.slices import dependents, needed_for, only_for_loads
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.types import ELEMENTS
+from tiledsl.ir.types import ELEMENTS, is_float
 
 ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
 MOST_COLUMNS = 256  # of an instruction
@@ -225,17 +225,19 @@ def is_only_added_to(value: Value, product: tensor.DotOp) -> bool:
 
 def prepared(products: Iterable[tensor.DotOp]) -> set[Operation]:
     """What makes left operands, element by element, of tiles that are loaded for these alone: the loads, and all that
-    comes between. Such tiles have the operand's layout, and none of the products' shapes."""
+    comes between. Such tiles have the operand's layout; those of 16 bits have none of the products' shapes, and those
+    of 8 bits are computed bit by bit, four in a word."""
     products = list(products)
     tiles = {product.out.shape for product in products}
     found: set[Operation] = set()
     for product in products:
-        found |= _preparation(product) if product.a.shape not in tiles else set()
+        found |= _preparation(product) if in_words(product) or product.a.shape not in tiles else set()
     return found
 
 
 def _preparation(product: tensor.DotOp) -> set[Operation]:
     """The same for one product; nothing where something else goes into its left operand."""
+    by_element = _is_bitwise if in_words(product) else _is_by_element
     found: set[Operation] = set()
     left = [product.a.op]
     while left:
@@ -248,12 +250,39 @@ def _preparation(product: tensor.DotOp) -> set[Operation]:
                 continue
             columns = [each for each in op.operands if len(each.shape) == 2 and each.shape[1] > 1]
             made = [each for each in columns if constant_of(each) is None]
-            if not isinstance(op, (arith.Elementwise, tensor.BroadcastOp)) or {each.shape for each in made} - {
-                product.a.shape
-            }:
+            if not by_element(op) or {each.shape for each in made} - {product.a.shape}:
                 return set()
             left += [each.op for each in made]
     return found if len(found) > 1 and any(isinstance(op, _LOADED) for op in found) else set()
+
+
+def _is_by_element(op: Operation) -> bool:
+    return isinstance(op, (arith.Elementwise, tensor.BroadcastOp))
+
+
+def _is_bitwise(op: Operation) -> bool:
+    """Whether an operation on integers gives the same low byte if it knows but the low bytes of its operands."""
+    if isinstance(op, arith.ShrOp):
+        return constant_of(op.rhs) in range(8) and _is_byte(op.lhs)
+    if isinstance(op, arith.ShlOp):
+        return constant_of(op.rhs) in range(8)
+    if isinstance(op, (arith.AndOp, arith.OrOp, arith.XorOp)):
+        return op.lhs.dtype != "bool"
+    if isinstance(op, arith.CastOp):
+        return (
+            not is_float(op.source.dtype)
+            and not is_float(op.out.dtype)
+            and "bool" not in (op.source.dtype, op.out.dtype)
+        )
+    return isinstance(op, arith.BitcastOp)
+
+
+def _is_byte(value: Value) -> bool:
+    """Whether an integer is known to be from 0 to 255."""
+    op = value.op
+    if isinstance(op, arith.AndOp):
+        return any(constant_of(each) in range(256) for each in op.operands)
+    return value.dtype == "uint8" or isinstance(op, arith.CastOp) and op.source.dtype == "uint8"
 
 
 def in_order(value: Value) -> Value:

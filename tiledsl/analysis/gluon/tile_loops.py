@@ -217,8 +217,9 @@ def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
     Raises NotRecognised with the reason."""
     found = tile_loops(body)
     _check_supported(body, found, warps)
+    made = prepared(found.products)
     for product in found.products:
-        _check_product(product, warps)
+        _check_product(product, warps, product.a.op in made)
     loads = [*found.kept, *found.rings]
     for loop in found.loops:
         _check_loop(loop)
@@ -231,7 +232,6 @@ def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
     if not warps and left:
         raise NotRecognised("a tile is a left operand and a right one", next(iter(left)))
     transposes = {product.a.op for product in found.products if isinstance(product.a.op, tensor.TransposeOp)}
-    made = prepared(found.products)
     for op in made:
         for user in op.results[0].uses:
             if user not in made and not (isinstance(user, tensor.DotOp) and user.b is not op.results[0]):
@@ -316,12 +316,13 @@ def _check_loop(loop: TileLoop) -> None:
             raise NotRecognised("a product's left operand is computed, but the same in each turn", product)
 
 
-def _check_product(dot: tensor.DotOp, warps: int) -> None:
+def _check_product(dot: tensor.DotOp, warps: int, is_prepared: bool) -> None:
     left, right, computed = block(dot.a), block(dot.b), in_order(dot.a)
     (rows, depth), columns = dot.a.shape, dot.out.shape[1]
     if dot.a.dtype not in (*HALVES, *BYTES) or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":
         raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype} added up in {dot.out.dtype}", dot)
-    if left is None and dot.a.dtype in BYTES and not is_stored(dot, warps or 4) and not _is_rounded(dot.a):
+    in_registers = left is None and dot.a.dtype in BYTES and not is_stored(dot, warps or 4)
+    if in_registers and not is_prepared and not _is_rounded(dot.a):
         raise NotRecognised(f"a product's left operand of {dot.a.dtype} is no conversion of float32 for it alone", dot)
     if right is None:
         raise NotRecognised("a product's right operand is not a loaded tile", dot)

@@ -264,13 +264,43 @@ class Words(Tensor):
         columns = columns.transpose(0, 1, 3, 2, 4).reshape(rows, words, 4)
         return Words([self.parts[0].like(columns[..., n]) for n in range(4)])
 
-    def elements(self) -> OfWords:
+    def __and__(self, other: Any) -> Words:
+        return self._bitwise(np.bitwise_and, other)
+
+    def __or__(self, other: Any) -> Words:
+        return self._bitwise(np.bitwise_or, other)
+
+    def __xor__(self, other: Any) -> Words:
+        return self._bitwise(np.bitwise_xor, other)
+
+    def __lshift__(self, other: Any) -> Words:
+        return self._bitwise(np.left_shift, other)
+
+    def __rshift__(self, other: Any) -> Words:
+        return self._bitwise(np.right_shift, other)
+
+    def integers(self) -> np.ndarray:
+        """The words as int32, of bytes."""
+        if self.whole is not self or any(part.element != "uint8" for part in self.parts):
+            raise ExecutorError("a word is computed with that does not hold bytes as they were loaded")
+        whole: np.ndarray = np.ascontiguousarray(np.stack([part.array for part in self.parts], axis=-1))
+        return whole.view("<i4")[..., 0]
+
+    def _bitwise(self, operation: Callable[..., np.ndarray], other: Any) -> Words:
+        number = other.integers() if isinstance(other, Words) else int(other)
+        if isinstance(number, int) and not -(1 << 31) <= number < 1 << 31:
+            raise ExecutorError(f"{number} is no int32")
+        made = np.ascontiguousarray(operation(self.integers(), np.int32(number))).view(np.uint8)
+        return Words([self.parts[0].like(made[..., n::4]) for n in range(4)])
+
+    def elements(self, dtype: DType) -> OfWords:
         """What words hold that are repeated four times each, side by side."""
         number = self.array.reshape(-1, 4)
         if (number != number[:, :1]).any():
             raise ExecutorError("what is taken out of words is in another order")
-        found = np.stack([part.array.reshape(-1)[number[:, n]] for n, part in enumerate(self.parts)], axis=-1)
-        made = OfWords(self.algebra, found.reshape(self.shape), self.parts[0].element)
+        parts = [part.to(dtype, bitcast=True) for part in self.parts]
+        found = np.stack([part.array.reshape(-1)[number[:, n]] for n, part in enumerate(parts)], axis=-1)
+        made = OfWords(self.algebra, found.reshape(self.shape), dtype.name)
         made.words = self.whole
         return made
 
@@ -433,7 +463,7 @@ class GluonLanguage(Language):
         """Nothing; 0; two halves as one register or one as two, as four elements of 8 bits; words that lanes exchange;
         all elements multiplied unless all factors are 1."""
         if not text:
-            return args[0].elements() if isinstance(args[0], Words) else args[0]
+            return args[0].elements(options["dtype"]) if isinstance(args[0], Words) else args[0]
         if (rounding := _ROUNDING.search(text)) and len(args) == 4:
             return Words([each.to(DType(f"float8_{_FLOAT8[rounding.group(1)]}")) for each in args])
         if "shfl.sync.idx" in text and isinstance(args[0], Words):

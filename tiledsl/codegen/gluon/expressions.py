@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tiledsl.codegen.expressions import COMPARE, MULTIPLY, Expression, Expressions, shape_text
+from tiledsl.codegen.expressions import ATOM, COMPARE, MULTIPLY, Expression, Expressions, shape_text
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import arith, gluon, tensor
+from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 
 
@@ -44,6 +45,7 @@ class GluonExpressions(Expressions):
     def __init__(self, variables: Variables, layouts: Layouts) -> None:
         super().__init__(variables)
         self.layouts = layouts
+        self.in_words: set[Operation] = set()  # on four bytes at a time
         self.in_fours: set[tensor.IotaOp] = set()  # along columns that come in another order
         self._wanted = ""  # the layout of the operation whose operands are being written
 
@@ -60,9 +62,27 @@ class GluonExpressions(Expressions):
         return Expression(f"gl.convert_layout({text.text}, {self._wanted})")
 
     def operation(self, op: Operation) -> Expression:
+        if op in self.in_words:
+            return self._on_bytes(op)
         with self.operands_of(op):
             handler = _HANDLERS.get(type(op))
             return super().operation(op) if handler is None else handler(self, op)
+
+    def _on_bytes(self, op: Operation) -> Expression:
+        """An operation on integers, of which the low byte counts, on words of four bytes."""
+        first, *others = (self._word(value) for value in op.operands)
+        if isinstance(op, (arith.ShlOp, arith.ShrOp)):
+            by = int(constant_of(op.rhs))  # type: ignore[arg-type]
+            if not by:
+                return first
+            sign, mask = ("<<", 0xFF << by & 0xFF) if isinstance(op, arith.ShlOp) else (">>", 0xFF >> by)
+            return Expression(f"({first.at(ATOM)} {sign} {by}) & {_repeated(mask)}", COMPARE)
+        signs: dict[type[Operation], str] = {arith.AndOp: "&", arith.OrOp: "|", arith.XorOp: "^"}
+        return Expression(f"({first.text}) {signs[type(op)]} ({others[0].text})", COMPARE) if others else first
+
+    def _word(self, value: Value) -> Expression:
+        number = constant_of(value)
+        return self.value(value) if number is None else Expression(str(_repeated(int(number))))
 
     @contextmanager
     def operands_of(self, op: Operation) -> Iterator[None]:
@@ -136,6 +156,12 @@ class GluonExpressions(Expressions):
         if op.skip:
             return Expression(f"_rescaled_{self.layouts.widths[op.out.shape]}({acc.text}, {factor.text})")
         return Expression(f"{acc.at(MULTIPLY)} * {factor.at(MULTIPLY)}", MULTIPLY)
+
+
+def _repeated(byte: int) -> int:
+    """A byte four times, as an int32."""
+    word = (byte & 0xFF) * 0x01010101
+    return word - (1 << 32) if word >> 31 else word
 
 
 _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {

@@ -32,6 +32,7 @@ from tiledsl.analysis.gluon.schedule import (
     is_only_added_to,
     is_stored,
     last_of,
+    prepared,
 )
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.words import FOUR, described, loads_in_fours
@@ -95,17 +96,25 @@ class GluonKernelWriter(SpecializedWriter):
         if self.plan.op.packed:
             self.helpers = (*self.helpers, api.packed(self.plan.products[-1].a.dtype))
         words = [each for each in self.plan.products if in_words(each) and self.plan.reads_registers(each)]
-        self.rounded = {each.a.op for each in words if block(each.a) is None}
+        self.rounded = {each.a.op for each in words if block(each.a) is None} - self.plan.prepared
         if words:
             self.in_fours = any(load.in_fours for load in self.plan.loads)
             exchanged = () if self.in_fours else (api.EXCHANGED,)
             made = (*exchanged, api.words(words[0].a.dtype, self.in_fours)) if self.rounded else ()
             self.helpers = (*self.helpers, *made, api.of_words(words[0].a.dtype))
         super().__init__(launch, module_names)
+        self.expressions.in_words = self._made_in_words()
         if words and self.in_fours:
             _, self.expressions.in_fours = loads_in_fours(launch)
             if self.expressions.in_fours:
                 self.helpers = (*self.helpers, api.COLUMNS_IN_FOURS)
+
+    def _made_in_words(self) -> set[Operation]:
+        """What makes operands of 8 bits of tiles that are loaded for them."""
+        found: set[Operation] = set()
+        for product in filter(in_words, self.plan.products):
+            found |= prepared([product])
+        return found
 
     # Names
 
@@ -132,7 +141,7 @@ class GluonKernelWriter(SpecializedWriter):
         operands = {
             each.a.shape: self.operand_layouts[each.out.shape]
             for each in self.plan.products
-            if each.a.op in self.plan.prepared
+            if each.a.op in self.plan.prepared and not in_words(each)
         }
         return Layouts(tiles, rows, self.widths, operands)
 
@@ -652,8 +661,14 @@ class GluonKernelWriter(SpecializedWriter):
         self.origin(op)
         place, phase = self.counters[tuple(self.plan.rings[op.ring].readers), 0]
         self.line(f"mbarrier.wait({self.full[op.ring]}.index({place}), {phase})")
-        tile = self.matrix(self.tile_buffer(op), self._tile_at(op, place), op)
-        self.line(f"{self.name(op.out)} = {tile}.load({self.layouts.of(op.out.shape)})")
+        buffer, at = self.tile_buffer(op), self._tile_at(op, place)
+        if op in self.expressions.in_words:
+            tile = api.in_words(f"{buffer}.index({at})", op.out.shape, op.out.dtype)
+            self.helpers = tuple(dict.fromkeys((*self.helpers, api.IN_WORDS)))
+            layout = next(self.word_layouts[each.out.shape] for each in self.plan.products if op in prepared([each]))
+        else:
+            tile, layout = self.matrix(buffer, at, op), self.layouts.of(op.out.shape)
+        self.line(f"{self.name(op.out)} = {tile}.load({layout})")
         self.line(f"mbarrier.arrive({self.empty[op.ring]}.index({place}), count=1)")
 
     def tile_buffer(self, op: triton.LoadBlockOp) -> str:

@@ -8,7 +8,16 @@ from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
 from tiledsl.analysis.gluon.plan import fits_registers
-from tiledsl.analysis.gluon.schedule import AT_ONCE, block, ending_in, is_only_added_to, is_stored, prepared
+from tiledsl.analysis.gluon.schedule import (
+    AT_ONCE,
+    block,
+    ending_in,
+    have_same_turns,
+    in_words,
+    is_only_added_to,
+    is_stored,
+    prepared,
+)
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, read_for, tile_loops
 from tiledsl.analysis.gluon.words import described, loads_in_fours
@@ -47,6 +56,7 @@ class ScheduleLoops(Pass):
 
     skew:      hold products back where it is legal; without, each turn issues all of its own products.
     in_flight: the most products that a turn leaves to be awaited in the next one.
+    turns:     have consumers take turns at issuing products, where these are held back and make operands of 8 bits.
 
     Needs:   select-emitter, lower-to-triton. Runs last: the emitter writes what it finds, in this order.
     """
@@ -54,6 +64,7 @@ class ScheduleLoops(Pass):
     name = "schedule-loops"
     skew: bool = True
     in_flight: int = MOST_IN_FLIGHT
+    turns: bool = True
 
     def run(self, program: Program) -> None:
         for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
@@ -94,6 +105,7 @@ class ScheduleLoops(Pass):
             runs=tuple(ranges.below(loop.lower, loop.upper) for loop in loops),
             in_flight=in_flight if any(in_flight) else (),
             query_in_registers=bool(waiting) and all(fits_registers(loop, groups) for loop in found.loops),
+            in_turns=self.turns and any(map(in_words, waiting)) and have_same_turns(launch),
             packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in waiting),
         )
 

@@ -286,9 +286,14 @@ def _after(body: Region, found: TileLoops) -> list[Operation]:
 
 
 def _may_gain(loop: scf.ForOp) -> bool:
-    """Whether Gluon may be faster for a loop: it has several products, or a float8 product that starts from zero."""
-    dots = [op for op in loop.body if isinstance(op, tensor.DotOp)]
-    return len(dots) > 1 or any(constant_of(op.accumulator) == 0 and op.a.dtype in BYTES for op in dots)
+    """Whether Gluon may be faster for a loop: it has several products, a float8 product that starts from zero, or one
+    whose left operand is made of tiles that are loaded for it."""
+    dots = of_kinds(loop.body, tensor.DotOp)
+    return (
+        len(dots) > 1
+        or bool(prepared(dots))
+        or any(constant_of(op.accumulator) == 0 and op.a.dtype in BYTES for op in dots)
+    )
 
 
 def _has_products(kernel: tile.KernelOp) -> bool:

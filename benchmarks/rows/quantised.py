@@ -11,22 +11,23 @@ from benchmarks.peers.library import cublas_of, fused_attention
 from benchmarks.programs import example
 from benchmarks.row import Row
 from benchmarks.rows.attention_math import forward, seen_pairs
-from benchmarks.rows.spaces import GLUON, TRITON, walk
+from benchmarks.rows.spaces import GLUON, walk
 
 GROUP = 128
 DECODE = [
     {"block_N": n, "num_stages": stages, "threads": 32 * warps, "splits": splits, "launch_pdl": True}
     for n, stages, warps, splits in (
         (64, 3, 4, 1), (64, 4, 4, 1), (32, 3, 2, 1), (64, 3, 4, 2), (32, 3, 2, 2), (128, 3, 8, 1),
+        (32, 4, 2, 1), (32, 3, 4, 1), (32, 4, 4, 1), (64, 4, 8, 1), (16, 4, 2, 1),
     )
 ]  # fmt: skip
-MANY = [{"block_M": m, "num_stages": stages, "depth": depth, "pass_configs": GLUON} for m, stages, depth in (
+MANY = [{"block_M": m, "num_stages": stages, "depth": depth} for m, stages, depth in (
     (256, 2, 32), (128, 2, 64), (128, 3, 32),
 )]  # fmt: skip
 W4A8 = [{"block_M": m, "num_stages": stages, "pass_configs": GLUON} for m, stages in ((128, 3), (128, 2), (64, 4))]
 ATTENTION = [
-    walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON), walk(128, 256, 2, 8, GLUON),
-    walk(128, 128, 2, 8, TRITON),
+    walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON),
+    walk(128, 128, 2, 8, {**GLUON, "schedule-loops.turns": False}),
 ]  # fmt: skip
 
 

@@ -59,9 +59,14 @@ def test_no_conversion_is_left_in_the_machine_code() -> None:
 
 def many(*shape: int, **options: Any) -> tiledsl.Kernel:
     function = load_example("gemm_int4").matmul_int4_many.function
-    return tiledsl.jit(function, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}).compile(
-        *shape, **options
-    )
+    return tiledsl.jit(function, target="cuda:90").compile(*shape, **options)
+
+
+def test_gluon_where_it_is_known_to_be_faster() -> None:
+    assert "@gluon.jit" in many(512, 256, 1024).source and "@gluon.jit" in many(512, 256, 1024, block_M=128).source
+    kernel = many(512, 256, 1024, block_M=64)
+    assert "@gluon.jit" not in kernel.source and "128 or 256 columns of 16 bits" in "\n".join(map(str, kernel.remarks))
+    assert "@gluon.jit" not in many(512, 256, 1024, block_N=64).source
 
 
 def test_registers_feed_the_products() -> None:

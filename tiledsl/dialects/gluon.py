@@ -84,7 +84,8 @@ class ScheduleOp(Operation):
     runs: for each of these loops, whether it certainly has a turn. in_flight: for each, the numbers of carried values
     that are products which the next turn awaits. query_in_registers: whether left operands that are loaded before the
     loops are read to registers once. packed: whether operands that are handed on to the next turn are, two elements in
-    a register.
+    a register. in_turns: whether consumers issue the products of a loop that holds some back one after the other, so
+    that one computes while the others' products run.
 
     Example: `gluon.schedule {runs = (true, false), query_in_registers = true}`
     """
@@ -95,6 +96,7 @@ class ScheduleOp(Operation):
     in_flight = attr(tuple, ())
     query_in_registers = attr(bool, False)
     packed = attr(bool, False)
+    in_turns = attr(bool, False)
 
     def verify(self) -> None:
         if {*map(type, self.runs)} - {bool}:

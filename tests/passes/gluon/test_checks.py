@@ -96,10 +96,26 @@ def test_what_is_not_refused_of_all_edits_is_right(name: str) -> None:
     assert accepted >= 9 and len(rules) >= 3 and rules["rings"], rules
 
 
+@pytest.mark.parametrize("name", ["attention", "attention in parts", "tiles held differently long"])
+def test_turns_of_any_number(name: str) -> None:
+    kernel = compiled(name)
+    edited = resumed(kernel.ir("triton").replace("gluon.schedule {", "gluon.schedule {in_turns = true, "))
+    assert "mbarrier.arrive(order" in edited.source and "order" not in kernel.source
+    for got, want in zip(results(edited), results(kernel), strict=True):
+        assert torch.equal(got.nan_to_num(), want.nan_to_num())
+
+
 LATE = "a turn late, when the next turn has computed its own"
 BROKEN: dict[str, tuple[str, str, str, str, str]] = {
     "turns": ("attention", "runs = (false,)", "runs = (true,)", "it may have none", "write false"),
     "a loop more": ("attention", "runs = (false,)", "runs = (true, true)", "2 values, and there are 1 loops", ""),
+    "turns of one": (
+        "attention with one tile, rows shared",
+        "((2,),)}",
+        "((2,),), in_turns = true}",
+        "there are no consumers that have the same turns",
+        "write in_turns = false",
+    ),
     "order": ("attention", "{slot = 2}", "{stage = 1, slot = 0}", LATE, "write a slot for it before"),
     "rings": ("attention", 'ring = "v"', 'ring = "item"', "ring 'item' holds 64x64 float16 elsewhere", ""),
     "no ring": ("attention", ', ring = "v"', "", "the tile has no ring", 'write ring = "NAME"'),

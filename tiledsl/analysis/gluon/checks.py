@@ -12,7 +12,17 @@ from collections.abc import Iterator
 from itertools import dropwhile
 from typing import TypeAlias
 
-from tiledsl.analysis.gluon.schedule import AT_ONCE, Loop, Ring, Schedule, block, is_scheduled, is_stored, schedule_of
+from tiledsl.analysis.gluon.schedule import (
+    AT_ONCE,
+    Loop,
+    Ring,
+    Schedule,
+    block,
+    have_same_turns,
+    is_scheduled,
+    is_stored,
+    schedule_of,
+)
 from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.analysis.gluon.tile_loops import is_addition
 from tiledsl.analysis.gluon.words import described, loads_in_fours
@@ -76,6 +86,8 @@ def _check_fields(launch: triton.LaunchOp) -> None:
     op, loops = schedule_of(launch), _loops(launch)
     if len(op.runs) != len(loops):
         raise _broken("turns", op, f"runs has {len(op.runs)} values, and there are {len(loops)} loops with tiles")
+    if op.in_turns and not have_same_turns(launch):
+        raise _broken("turns", op, "there are no consumers that have the same turns", "in_turns = false")
     for loop, numbers in zip(loops, op.in_flight, strict=False):
         for number in numbers:
             if not 0 <= number < len(loop.yielded) or not isinstance(loop.yielded[number].op, tensor.DotOp):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tiledsl.analysis.gluon.schedule import block, divided, instruction_columns
+from tiledsl.analysis.gluon.schedule import block, divided, instruction_columns, prepared
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
+    HALVES,
     NotRecognised,
     TileLoop,
     TileLoops,
@@ -33,6 +34,7 @@ LEAST_EXTENT, MOST_EXTENT, MOST_HEAD = 64, 128, 256  # columns of scores, and of
 LEAST_PART = 32
 MEASURED_ROWS = 128  # of sums, where a loop also adds products to memory
 WIDE = 96  # columns of an accumulator that are worth to be multiplied late, or not at all
+MADE_COLUMNS = (128, 256)  # of products whose left operands are made in registers
 MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-scaled products
 
 
@@ -142,6 +144,12 @@ def drawback(found: TileLoops, groups: int, plan: Plan, shared_bytes: int) -> st
     nothing hides row-wise updates. With fewer than 64 keys or columns, barriers cost more than products.
     """
     several = max(len(loop.products) for loop in found.loops)
+    if prepared(found.products):
+        shapes = {product.out.shape for product in found.products}
+        measured = groups == LEAST_CONSUMERS and all(columns in MADE_COLUMNS for _, columns in shapes)
+        if measured and all(product.a.dtype in HALVES for product in found.products):
+            return ""
+        return "operands made in registers are known to be faster with 128 rows and 128 or 256 columns of 16 bits"
     if not groups and all(loop.adds for loop in found.loops):
         rows = max(product.out.shape[0] for product in found.products)
         return (

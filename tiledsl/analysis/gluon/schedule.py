@@ -193,6 +193,13 @@ def schedule_of(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     return first
 
 
+def have_same_turns(launch: triton.LaunchOp) -> bool:
+    """Whether there are several consumers, and all loops have the same turns for each."""
+    group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp) and op.parts > 1]
+    loops = [op for op in launch.body.walk() if isinstance(op, scf.ForOp)]
+    return bool(group) and not dependents(group, needed_for(value for op in loops for value in op.operands[:2]))
+
+
 def is_scheduled(loop: scf.ForOp) -> bool:
     """Whether a loop's own body has tiles to load or to multiply."""
     return any(isinstance(op, (*LOADS, tensor.DotOp)) for op in loop.body)

@@ -164,6 +164,7 @@ class GluonKernelWriter(SpecializedWriter):
         for counter, names in read.items():
             hint = names[0] if len(names) == 1 < len(read) else ""
             self.counters[counter] = claim(f"{hint}stage"), claim(f"{hint}phase")
+        self.order, self.next_turn = claim("order"), claim("next_turn")
         self.before: dict[str, str] = {}
         self.late_names: dict[Loop, str] = {}
         self.claim_out_buffers()
@@ -197,7 +198,7 @@ class GluonKernelWriter(SpecializedWriter):
         return list(dict.fromkeys(map(self.descriptor, self.plan.loads)))
 
     def shared(self) -> list[str]:
-        barriers = [*self.full.values(), *self.empty.values()]
+        barriers = [*self.full.values(), *self.empty.values(), *([self.order] if self.plan.op.in_turns else [])]
         return [*self.tiles.values(), *barriers, *dict.fromkeys(self.buffers.values())]
 
     def _counters(self, loop: Loop, stages: Iterable[int]) -> dict[Counter, set[str]]:
@@ -327,6 +328,8 @@ class GluonKernelWriter(SpecializedWriter):
 
     def consumers(self, name: str) -> list[str]:
         self._begin(self.counters.values(), 0)
+        if self.plan.op.in_turns:
+            self.line(f"{self.next_turn} = 1 if {self.consumer} == 0 else 0  # the first one begins")
         self.items()
         self._consume(self.launch.body)
         if self.in_item:
@@ -466,6 +469,9 @@ class GluonKernelWriter(SpecializedWriter):
         elif loop.is_skewed:
             self.origin(op)
             with self.under(f"for {index} in range({self.starts[loop]}, {upper}):"):
+                if self.plan.op.in_turns:
+                    self.line(f"mbarrier.wait({self.order}.index({self.consumer}), {self.next_turn})")
+                    self.line(f"{self.next_turn} ^= 1")
                 self._turn(loop, {0, 1})
         else:
             with self.range_of(op):
@@ -548,6 +554,9 @@ class GluonKernelWriter(SpecializedWriter):
             if number:
                 self._await_values(value for op in cluster.ops for value in self._read_by(op))
             self.ops(cluster.ops)
+            if self.plan.op.in_turns and stages == {0, 1} and loop.products[-1] in cluster.ops:
+                following = f"({self.consumer} + 1) % {self.warp_groups}"
+                self.line(f"mbarrier.arrive({self.order}.index({following}), count=1)")
             self._await_chained()
             if number == len(clusters) - 1:
                 self._end_of_turn(loop, stages, carried, copy == copies - 1)
@@ -793,6 +802,8 @@ class GluonKernelWriter(SpecializedWriter):
             places = found.depth * (self.warp_groups if found.by_consumer else 1)
             self.line(f"{self.full[ring]} = _barriers({places}, 1)")
             self.line(f"{self.empty[ring]} = _barriers({places}, {1 if found.by_consumer else self.warp_groups})")
+        if self.plan.op.in_turns:
+            self.line(f"{self.order} = _barriers({self.warp_groups}, 1)")
         self.start(name)
         return self.function(name, map(self.argument, self.launch.body.args))
 

@@ -52,10 +52,11 @@ class ScheduleLoops(Pass):
     Where consumers have rows of their own, products that wait for others of their turn are held back until those of the
     next turn are on their way, if the turn needs nothing of them. All other products are issued in order, each as soon
     as what it needs is there. Tiles that the same products read share a ring, and loops that follow each other share
-    rings. Where all tiles that operands of 8 bits are computed from can, they come so that lanes exchange nothing.
+    rings.
 
     skew:      hold products back where it is legal; without, each turn issues all of its own products.
     in_flight: the most products that a turn leaves to be awaited in the next one.
+    fours:     have tiles that operands of 8 bits are computed from come so that lanes exchange nothing, where all can.
     turns:     have consumers take turns at issuing products, where these are held back and make operands of 8 bits.
 
     Needs:   select-emitter, lower-to-triton. Runs last: the emitter writes what it finds, in this order.
@@ -64,6 +65,7 @@ class ScheduleLoops(Pass):
     name = "schedule-loops"
     skew: bool = True
     in_flight: int = MOST_IN_FLIGHT
+    fours: bool = True
     turns: bool = True
 
     def run(self, program: Program) -> None:
@@ -93,7 +95,7 @@ class ScheduleLoops(Pass):
             _move_before(launch.body, loops)
         _name_results(launch.body)
         _name_rings(launch)
-        for load in loads_in_fours(launch)[0]:
+        for load in loads_in_fours(launch)[0] if self.fours else ():
             load.set_attribute("in_fours", True)
             described(load, launch).set_attribute("in_fours", True)
         in_flight = tuple(

@@ -142,6 +142,12 @@ def test_edited(old: str, new: str, what: str) -> None:
     assert any("the rule 'fours'" in note for note in refused.value.notes)
 
 
+def test_asked_not_to() -> None:
+    passes = {"select-emitter.backend": "gluon", "schedule-loops.fours": False}
+    kernel = tiledsl.compile(program(), target="cuda:90", pass_configs=passes)
+    assert "_exchanged(_words(" in kernel.source and "in_fours" not in kernel.ir("triton")
+
+
 def test_without() -> None:
     ir = compiled("columns").ir("triton")
     assert ir.count(", in_fours = true") == 2

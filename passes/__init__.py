@@ -21,6 +21,7 @@ from tiledsl.passes.fit_warps import FitWarps
 from tiledsl.passes.fold_rows import FoldRows
 from tiledsl.passes.fold_unit_dims import FoldUnitDims
 from tiledsl.passes.guard_accesses import GuardAccesses
+from tiledsl.passes.join_loads import JoinLoads
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_layouts import LegalizeLayouts
 from tiledsl.passes.licm import Licm
@@ -67,6 +68,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     VectorizeParallel,  # per-element loops become whole-tile operations; `if` becomes masks
     ResolveViews,  # T.reshape of on-chip buffers: promotion knows no aliases
     PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
+    JoinLoads,  # tiles that branches load: what looks for loads looks in loops themselves
     SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,
     ReloadRows,  # before guards: the loads have none yet

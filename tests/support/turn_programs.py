@@ -39,6 +39,32 @@ def product(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
     return product
 
 
+def of_two_places(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """C = A B, where each odd turn takes the tile of B that the turn before has taken."""
+
+    @T.prim_func
+    def of_two_places(
+        A: T.Tensor((blocks * rows, turns * KEYS), "float16"),
+        B: T.Tensor((64, turns * KEYS), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            a, b = T.alloc_shared((rows, KEYS), "float16"), T.alloc_shared((64, KEYS), "float16")
+            total = T.alloc_fragment((rows, 64), "float32")
+            T.clear(total)
+            for t in T.Pipelined(lengths[bx], num_stages=depth):
+                T.copy(A[bx * rows, t * KEYS], a)
+                if t % 2 == 1:
+                    T.copy(B[0, (t - 1) * KEYS], b)
+                else:
+                    T.copy(B[0, t * KEYS], b)
+                T.gemm(a, b, total, transpose_B=True)
+            T.copy(total, C[bx * rows, 0])
+
+    return of_two_places
+
+
 def scaled(blocks: int, turns: int, depth: int, rows: int = 128, constant: int = 0) -> Any:
     """Each turn's product is scaled and added. constant: turns of every block, if it is not what `lengths` says."""
 
@@ -257,8 +283,8 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
                 out[at] = weights @ torch.cat(values)
             continue
         for t in range(length):
-            tile = slice(t * KEYS, (t + 1) * KEYS)
-            made = a[at, tile].float() @ b[:, tile].float().T
+            left, right = (slice(n * KEYS, (n + 1) * KEYS) for n in (t, t - t % 2 if program is of_two_places else t))
+            made = a[at, left].float() @ b[:, right].float().T
             # of turn g of the outer loop, tile t is one if g is more
             scale = {scaled: t + 1, nested: sum(range(t + 1, length))}
             out[at] += made * scale.get(program, 1)

@@ -43,6 +43,7 @@ from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
+from tiledsl.passes.gluon.open_branch import open_branch
 from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
@@ -199,6 +200,7 @@ class SelectEmitter(Pass):
         assert kernel.parent is not None
         kernel.parent.insert(twin, kernel)
         try:
+            open_branch(twin.body)
             divide_columns(twin)
             _load_boxes(twin)
             self._prepare(twin, by_rows, shared_bytes)

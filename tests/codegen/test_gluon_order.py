@@ -44,6 +44,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "product": (turn_programs.product, 128, {}),
     "product of one consumer": (turn_programs.product, 64, {}),
     "product of two places": (turn_programs.of_two_places, 128, {}),
+    "product in a branch": (turn_programs.in_a_branch, 128, {}),
     "scaled": (turn_programs.scaled, 128, {"select-emitter.overlap": False}),
     "attention": (turn_programs.weighted, 128, {}),
     "attention of one consumer": (turn_programs.weighted, 64, {}),

@@ -65,6 +65,31 @@ def of_two_places(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
     return of_two_places
 
 
+def in_a_branch(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """C = A B for blocks that have turns; what others have of C stays as it is."""
+
+    @T.prim_func
+    def in_a_branch(
+        A: T.Tensor((blocks * rows, turns * KEYS), "float16"),
+        B: T.Tensor((64, turns * KEYS), "float16"),
+        lengths: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * rows, 64), "float32"),
+    ):
+        with T.Kernel(blocks, threads=256) as bx:
+            a, b = T.alloc_shared((rows, KEYS), "float16"), T.alloc_shared((64, KEYS), "float16")
+            total = T.alloc_fragment((rows, 64), "float32")
+            length = lengths[bx]
+            if length > 0:
+                T.clear(total)
+                for t in T.Pipelined(length, num_stages=depth):
+                    T.copy(A[bx * rows, t * KEYS], a)
+                    T.copy(B[0, t * KEYS], b)
+                    T.gemm(a, b, total, transpose_B=True)
+                T.copy(total, C[bx * rows, 0])
+
+    return in_a_branch
+
+
 def scaled(blocks: int, turns: int, depth: int, rows: int = 128, constant: int = 0) -> Any:
     """Each turn's product is scaled and added. constant: turns of every block, if it is not what `lengths` says."""
 
@@ -253,7 +278,7 @@ def inputs(program: Callable[..., Any], lengths: list[int], turns: int, rows: in
     inner = width if program in OF_ROWS else turns * KEYS
     a = torch.randint(-2, 3, (len(lengths) * rows, inner)).half()
     b = torch.randint(-2, 3, (turns * KEYS, width) if program in OF_ROWS else (width, inner)).half()
-    out = torch.full((len(lengths) * rows, width), float("nan"))
+    out = torch.full((len(lengths) * rows, width), -1.0 if program is in_a_branch else float("nan"))
     return [a, b, torch.tensor(lengths, dtype=torch.int32), out]
 
 
@@ -263,6 +288,8 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
     out = torch.zeros(a.shape[0], b.shape[1] if program in OF_ROWS else b.shape[0])
     for block, length in enumerate(lengths.tolist()):
         at = slice(block * rows, (block + 1) * rows)
+        if program is in_a_branch and not length:
+            out[at] = -1
         if program is scan:
             tiles = b.float().split(KEYS)
             for t in range(length):

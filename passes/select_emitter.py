@@ -173,11 +173,10 @@ class SelectEmitter(Pass):
         missing = support.missing()
         if missing:
             raise NotRecognised(missing)
-        several = sum(isinstance(op, tensor.DotOp) for op in kernel.walk()) > 1
         twice = is_computed_twice(kernel.body, kernel.threads // 32)
         twice |= any(loop.adds for loop in tile_loops(kernel.body).loops)
         reasons: dict[bool, NotRecognised] = {}
-        alone = several and self.backend == "gluon"
+        alone = self.backend == "gluon"
         for by_rows in CONSUMERS[self.consumers] or ((False, True) if twice else (True, False)[: 1 + alone]):
             try:
                 twin = self._prepared(kernel, by_rows, target.max_shared_bytes)

@@ -163,6 +163,36 @@ def gated(
         T.copy(total, D[bx * 64, 0])
 
 
+def test_a_single_product_that_consumers_cannot_take() -> None:
+    """A loaded left operand that is transposed, and rows that each turn stores."""
+    turns = 5
+
+    @T.prim_func
+    def logits(
+        A: T.Tensor((turns * 128, 256), "float16"),
+        B: T.Tensor((128, 64), "float16"),
+        C: T.Tensor((turns, 256), "float32"),
+    ):
+        with T.Kernel(2, threads=256) as bx:
+            a, b = T.alloc_shared((128, 128), "float16"), T.alloc_shared((128, 64), "float16")
+            scores, best = T.alloc_fragment((128, 64), "float32"), T.alloc_fragment((128,), "float32")
+            T.copy(B, b)
+            for t in T.Pipelined(turns, num_stages=2):
+                T.copy(A[t * 128, bx * 128], a)
+                T.gemm(a, b, scores, transpose_A=True, clear_accum=True)
+                T.reduce_max(scores, best, dim=1)
+                T.copy(best, C[t, bx * 128])
+
+    torch.manual_seed(0)
+    a, b = torch.randn(turns * 128, 256).half(), torch.randn(128, 64).half()
+    got = torch.full((turns, 256), float("nan"))
+    gluon_machine.run_gluon(compiled(logits).source, "logits", a, b, got)
+    want = (a.float().view(turns, 128, 256).mT @ b.float()).amax(2)
+    assert error(got, want) < 1e-6
+    by_rows = tiledsl.compile(logits, target="cuda:90", pass_configs={**GLUON, "select-emitter.consumers": "rows"})
+    assert "tile.store in a loop" in by_rows.remarks[0]
+
+
 def test_sums_of_any_kind() -> None:
     kernel = compiled(gated)
     torch.manual_seed(0)

@@ -183,7 +183,7 @@ def unusual(kind: str) -> Any:
     [
         ("plain", ""),
         ("scaled", ""),
-        ("A transposed", "a product's left operand is transposed"),
+        ("A transposed", ""),
         ("rows of B", "the columns of a right operand of float8_e4m3fn are not contiguous"),
         ("doubled", "has the columns of no product"),
         ("stored", "a product's operand is used for something else"),

@@ -113,7 +113,7 @@ class World:
         self.counts: dict[Value, tuple[int, ...]] = {}
         self.clocks: list[Clock] = [{role.number: 1} for role in roles]
         self.copies: list[Clock] = [{} for _ in roles]  # of each role, those that no arrival has spoken of
-        self.number = 0
+        self.numbers = itertools.count()  # of copies that were started
         self.accesses: dict[Value, dict[tuple[Hashable, ...], Access]] = {}
         self.blocked: dict[int, Waiting] = {}
         self.ranges = Ranges.around(kernel)
@@ -255,7 +255,6 @@ class World:
         if not self._holds(step.guards, role):
             return
         self._meet(step.roles)
-        self.number += 1
         for each in step.roles:
             self.clocks[each][each] = self.clocks[each].get(each, 0) + 1
         if isinstance(op, thread.InitBarriersOp):
@@ -422,7 +421,7 @@ class World:
     def _accesses(self, op: Operation, step: Step) -> bool:
         """Note what a step accesses; whether its role goes on after it."""
         role, *_ = step.roles
-        started: Clock = {("copy", self.number): 1}
+        started: Clock = {("copy", next(self.numbers)): 1}
         found = self.accesses_within(op)
         for (buffer, box, writes), _ in found:
             if not writes and not self._access(buffer, self._box(box, role), False, step, None):

@@ -222,6 +222,15 @@ def test_what_roles_do(body: str, low: list[str], high: list[str]) -> None:
     }
 
 
+def test_variables_alone_are_read_under_no_condition() -> None:
+    read = "%g = tile.load %array[%c0] : int32\n%h = tile.load %v : int32\n"
+    found = roles(
+        READY + LOW + branch("%low", branch("%p", read + ARRIVE)),
+        allocs=ALLOCS + "%array = tile.alloc : buffer<2*int32, local>\n",
+    )
+    assert found["threads 0 to 31"][1:] == ["tile.load [0] 32 if p", "tile.load [0] 32", "thread.arrive [0] 32 if p"]
+
+
 def test_a_branch_of_the_block_divides_nobody() -> None:
     assert roles(READY + branch("%p", ARRIVE, WAIT)) == {
         "threads 0 to 63": [

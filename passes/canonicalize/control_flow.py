@@ -150,7 +150,7 @@ def _fold_of_constants(op: Operation, numbers: Sequence[Number | None]) -> Numbe
     twin = op.clone({value: constant.out for value, constant in zip(op.operands, made)})
     folded = twin.fold()
     twin.erase()
-    value = folded[0] if folded else None
+    (value,) = folded or (None,)
     return constant_of(value) if isinstance(value, Value) else value
 
 

@@ -57,14 +57,14 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     """
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
-    match product_loops(kernel):
-        case [loop] if kernel.nests()[1:] == [loop.op] and len(loop.dots) == 1:
+    match [(loop, loop.dots) for loop in product_loops(kernel)]:
+        case [(loop, [dot])] if kernel.nests()[1:] == [loop.op]:
             pass
         case _:
             return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
         return False
-    if 2 * tensor_bytes(loop.dots[0].accumulator) < 4 * target.registers_per_sm:
+    if 2 * tensor_bytes(dot.accumulator) < 4 * target.registers_per_sm:
         return False
     if of_kinds(loop.op.body, tile.LoadOp):
         return False

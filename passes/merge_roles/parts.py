@@ -367,12 +367,11 @@ def merge_products(kernel: tile.KernelOp) -> None:
 
 def _part_of(buffer: Value) -> tile.CopyOp | None:
     """The copy that fills a tile which is only an operand of one product."""
-    users = list(buffer.uses)
-    copies = [user for user in users if isinstance(user, tile.CopyOp)]
-    if len(users) != 2 or len(copies) != 1 or copies[0].target is not buffer:
-        return None
-    whole = tuple(copies[0].shape) == tile.buffer_type(buffer).static_shape
-    return copies[0] if whole and tile.is_on_chip(copies[0].source) else None
+    match [user for user in buffer.uses if isinstance(user, tile.CopyOp)]:
+        case [tile.CopyOp(target=target) as copy] if target is buffer and len(buffer.uses) == 2:
+            whole = tuple(copy.shape) == tile.buffer_type(buffer).static_shape
+            return copy if whole and tile.is_on_chip(copy.source) else None
+    return None
 
 
 def _fills_part(op: Operation, last: tile.GemmOp) -> bool:

@@ -113,7 +113,7 @@ def _compute_parts(
     """Make a kernel compute parts of the blocks behind the `whole` waves, part by part of all of them."""
     erase_after(loop)
     at = _behind(kernel, whole, left * parts, left)
-    program = kernel.body.args[0]
+    (program,) = kernel.body.args
     part = at.apply(arith.TruncDivOp, program, at.constant(left), "part")
     each = -(-trips // parts)
     first = at.apply(arith.MulOp, part, at.constant(each), "first_step")
@@ -129,7 +129,7 @@ def _compute_parts(
 def _add_parts(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, whole: int, left: int, parts: int) -> None:
     """Make a kernel take the sums of the blocks behind the `whole` waves from their parts."""
     at = _behind(kernel, whole, left, left)
-    block = kernel.body.args[0]
+    (block,) = kernel.body.args
     sums, (zeros,) = loop.result, loop.inits
 
     def load(inside: Builder, part: Value) -> Value:

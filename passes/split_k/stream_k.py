@@ -162,7 +162,8 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares:
     """Make the kernel finish the blocks that several programs share, from their parts."""
     kernel.set_field("grid", [Builder.at(kernel).constant(shares.shared, INT32)])
     at = _Steps(Builder(kernel.body, kernel.body.first, kernel.loc), shares)
-    step = at.apply(arith.MulOp, kernel.body.args[0], at.constant(shares.trips))
+    (block,) = kernel.body.args
+    step = at.apply(arith.MulOp, block, at.constant(shares.trips))
     first = at.program(at.apply(arith.AddOp, step, at.constant(1)), "first")
     last = at.program(at.apply(arith.AddOp, step, at.constant(shares.trips)), "last")
     one = at.constant(1)

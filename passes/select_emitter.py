@@ -12,7 +12,7 @@ from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
-from tiledsl.analysis.gluon.schedule import AT_ONCE, hands_on, prepared
+from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
     ITEM,
@@ -41,6 +41,7 @@ from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
+from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.gluon.open_branch import open_branch
@@ -60,7 +61,7 @@ from tiledsl.passes.unused_options import changed, remark_unused
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
 RESCALINGS = ("auto", "each", "late", "lazy")
-CONSUMERS = {"auto": (), "rows": (True,), "one": (False,)}  # whether each has rows of its own
+CONSUMERS = {"auto": (), "rows": (True,), "one": (False,), "apart": (False,)}  # whether each has rows of its own
 GLUON_ARCH = 90
 
 
@@ -89,8 +90,10 @@ class SelectEmitter(Pass):
     overlap:   issue two products before the first is used, where products start from zero and registers suffice.
     fast_math: allow what may change the last bit of a result: dividing a row by multiplying with its inverse, and
                replacing scores by -inf instead of adding a mask of 0 and -inf to them.
-    consumers: "rows", each with rows of its own, "one" group of all warps, or "auto": what is possible, rows first,
-               unless warps would compute the same rows twice or products are added to memory.
+    consumers: "rows", each with rows of its own, "one" group of all warps, "apart": two groups of four warps that run
+               the loops of one and exchange what each computes of products' operands (gluon/groups_apart.py); or
+               "auto": what is possible, rows first, unless warps would compute the same rows twice or products are
+               added to memory.
     rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
                to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
 
@@ -189,6 +192,8 @@ class SelectEmitter(Pass):
                 raise first
             raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
+        if self.consumers == "apart":
+            options["groups"] = GROUPS
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
 
@@ -225,7 +230,8 @@ class SelectEmitter(Pass):
             self._choose_rescaling(body, groups)
         found = tile_loops(body)
         stored += _store_boxes(_after(body, found)) if by_rows else []
-        plan = make_plan(found, groups or 1, warps, self.stages, shared_bytes, stored)
+        apart = self.consumers == "apart"
+        plan = make_plan(found, groups or 1, warps, self.stages, shared_bytes, stored, PLACES if apart else 1)
         if self.backend == "auto" and (slower := drawback(found, groups, plan, shared_bytes)):
             raise NotRecognised(slower, found.products[0])
         if plan.in_item:
@@ -238,6 +244,9 @@ class SelectEmitter(Pass):
                 left = _load_rows_by_box(loop, plan.stages, left)
             for op in [op for op in of_kinds(body.walk(), tile.AtomicOp) if op.value.shape in found.tiles]:
                 left = _add_by_box(op, left)
+            if apart:
+                divide_among_groups(body, found, warps)
+                return
             for loop in found.loops:
                 for store in of_kinds(loop.op.body, tile.StoreOp):
                     if _walks_on(store, loop.op):

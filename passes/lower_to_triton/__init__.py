@@ -147,7 +147,9 @@ def launch_options(kernel: tile.KernelOp, target: Any) -> tuple[tuple[str, Any],
     if hints.get("emitter") == "gluon":
         divided = any(isinstance(op, gluon.WarpGroupIdOp) for op in kernel.body)  # among consumers of four warps
         warps = 4 if divided else kernel.threads // warp_size(target)
-        return (("num_warps", warps), *overlapped, ("emitter", "gluon"))
+        groups = hints.get("groups", 1)
+        apart = (("groups", groups),) if groups > 1 else ()
+        return (("num_warps", warps // groups), *overlapped, ("emitter", "gluon"), *apart)
     warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size(target)))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
     stages = int(hints.get("num_stages") or 1)

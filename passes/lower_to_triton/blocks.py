@@ -69,7 +69,11 @@ def _lower_for_gluon(
         at.insert(new).out.name = op.out.name
         op.out.replace_with(new.out)
     else:
-        at.insert(triton.StoreBlockOp(op.value, descriptors[key], op.starts, axes=op.axes, ring=op.ring, add=op.add))
+        at.insert(
+            triton.StoreBlockOp(
+                op.value, descriptors[key], op.starts, axes=op.axes, ring=op.ring, add=op.add, pieces=op.pieces
+            )
+        )
     op.erase()
 
 

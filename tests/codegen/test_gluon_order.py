@@ -58,6 +58,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "product, nothing in flight": (turn_programs.product, 128, {"schedule-loops.in_flight": 0}),
     "attention, not skewed": (turn_programs.weighted, 128, {"schedule-loops.skew": False}),
     "attention by one group": (turn_programs.weighted, 128, {"select-emitter.consumers": "one"}),
+    "attention by groups apart": (turn_programs.weighted, 128, {"select-emitter.consumers": "apart"}),
+    "two products into a sum, apart": (turn_programs.scan, 128, {"select-emitter.consumers": "apart"}),
     "two products into a sum, not skewed": (turn_programs.scan, 128, {"schedule-loops.skew": False}),
 }
 
@@ -219,7 +221,7 @@ OPTIONS = {
     "select-emitter.rescale": ("each", "late", "lazy"),
     "select-emitter.overlap": (True, False),
     "select-emitter.persistent": (True, False),
-    "select-emitter.consumers": ("auto", "one"),
+    "select-emitter.consumers": ("auto", "one", "apart"),
     "schedule-loops.skew": (True, False),
     "schedule-loops.in_flight": (0, 4),
 }

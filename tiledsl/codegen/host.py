@@ -235,7 +235,7 @@ class HostWriter:
             self.lines.append(f"if {' and '.join(f'{each} > 0' for each in unknown)}:")
             indent = "    "
         arguments = [self._text[value].text for value in op.arguments]
-        options = [f"{name}={value}" for name, value in op.options if name != "emitter"]
+        options = [f"{name}={value}" for name, value in op.options if name not in triton.OURS]
         options.append("enable_fp_fusion=True")  # the default, but Triton 3.9 wants it said
         options += [f"{name}={value}" for name, value in debug_options(op).items()]
         head = f"{op.sym_name}[{self._tuple([each.text for each in grid])}]"

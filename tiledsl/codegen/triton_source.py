@@ -116,7 +116,7 @@ def _description(launch: triton.LaunchOp, writer: KernelWriter) -> EmittedKernel
         num_warps=options.pop("num_warps", 4),
         num_stages=options.pop("num_stages", 3),  # as a launch that does not say
         options={
-            **{key: value for key, value in options.items() if key != "emitter"},
+            **{key: value for key, value in options.items() if key not in triton.OURS},
             "enable_fp_fusion": True,
             **debug_options(launch),
         },

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiledsl.analysis.gluon.checks import checked
-from tiledsl.analysis.gluon.schedule import Schedule
+from tiledsl.analysis.gluon.schedule import PLACES, Schedule
 from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
 from tiledsl.autotuner.predicting.model import tensor_tera
 from tiledsl.autotuner.predicting.work_types import Dot
@@ -95,6 +95,10 @@ class _Launch:
             yield f"roles   {self.warps} warps, which all do the same"
         else:
             rows = f", {self.groups} times {self.warps} warps with rows of their own" if self.groups > 1 else ""
+            if self.schedule.groups > 1:
+                rows = (
+                    f", {self.schedule.groups} times {self.warps // self.schedule.groups} warps, which exchange tiles"
+                )
             yield f"roles   a producer of 1 warp, which loads; consumers{rows or f' of {self.warps} warps'}"
             yield from _titled("rings", self._rings(self.schedule))
         known: dict[Operation, bool] = {loop.op: loop.runs for loop in self.schedule.loops} if self.schedule else {}
@@ -117,8 +121,9 @@ class _Launch:
             own = ", one for each consumer" if each and self.groups > 1 else ""
             yield self._places(value, places, own if depth == 1 else own.replace("one", f"{depth}"))
         for value in dict.fromkeys(schedule.buffers.values()):
-            total += _bytes(value)
-            yield self._places(value, 1, ", computed")
+            places = 1 if schedule.groups == 1 else PLACES
+            total += places * _bytes(value)
+            yield self._places(value, places, ", computed")
         yield ["", "", f"{total / 1024:g} KiB"]
 
     def _places(self, value: Value, depth: int, what: str) -> list[str]:

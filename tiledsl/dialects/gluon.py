@@ -150,9 +150,18 @@ def targets_gluon(op: Operation) -> bool:
     return dict(op.attributes.get("options", ())).get("emitter") == "gluon"
 
 
+def piece(op: BlockAccess) -> tuple[int, ...]:
+    """The shape of the tile that an operation moves, or of each of its pieces."""
+    if isinstance(op, (tile.LoadBlockOp, triton.LoadBlockOp)):
+        return op.out.shape
+    shape = op.value.shape
+    return tuple(extent // number for extent, number in zip(shape, op.pieces, strict=True)) if op.pieces else shape
+
+
 def box(op: BlockAccess) -> tuple[int, ...]:
-    """The extents of the block that an operation moves, one for each dimension that it has a start in."""
-    shape = op.results[0].shape if op.results else op.operands[0].shape
+    """The extents of the block that an operation moves, or of a piece of it, one for each dimension that it has a start
+    in."""
+    shape = piece(op)
     extents = [1] * len(op.starts)
     for axis, extent in zip(op.axes or range(len(extents)), shape, strict=True):
         if axis >= 0:

@@ -460,7 +460,8 @@ class LoadBlockOp(Operation):
 class StoreBlockOp(Operation):
     """Writes a rectangular block of a global buffer; what lies outside is not written. See LoadBlockOp.
 
-    `add`: adds to what is there, each element in one step, as tile.atomic does.
+    `add`: adds to what is there, each element in one step, as tile.atomic does. `pieces`: how many copies move it, of
+    equal parts of its rows and of its columns.
 
     Example: `tile.store_block %x, %C[%m, %n] {axes = (0, 1)}`
     """
@@ -473,6 +474,7 @@ class StoreBlockOp(Operation):
     axes = attr(tuple)
     ring = attr(str, "")
     add = attr(bool, False)
+    pieces = attr(tuple, ())
 
     def verify(self) -> None:
         _block(self.buffer, self.starts, self.axes, self.value)

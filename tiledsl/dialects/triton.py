@@ -13,13 +13,16 @@ from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import INT32, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
+OURS = ("emitter", "groups")  # options of a launch that Triton is not told
+
 
 class LaunchOp(Operation):
     """Launches a kernel over a grid. The body sees nothing but its arguments, one for each of `arguments`.
 
     Buffers among `arguments` are seen inside as pointers to their first element, results of `triton.descriptor` as
     descriptors, of which load_block and store_block know. `options` are (name, value) pairs for the launch: num_warps,
-    num_stages, num_ctas, maxnreg, launch_pdl. `remarks` are sentences for people. `unspecialized` are the numbers of
+    num_stages, num_ctas, maxnreg, launch_pdl; and who writes the kernel: `emitter`, for Gluon with as many `groups` of
+    num_warps, which run apart. `remarks` are sentences for people. `unspecialized` are the numbers of
     arguments for whose values Triton need not compile anew.
 
     Example: `triton.launch [%gx], [%A, %n] {sym_name = "copy_kernel"} (%A_ptr: *float16, %size: int32) { ... }`
@@ -37,8 +40,13 @@ class LaunchOp(Operation):
 
     @property
     def warps(self) -> int:
-        """Of each program; four, as in Triton, where the options say nothing."""
-        return int(dict(self.options).get("num_warps", 4))
+        """Of each program, in all groups; four, as in Triton, where the options say nothing."""
+        return int(dict(self.options).get("num_warps", 4)) * self.groups
+
+    @property
+    def groups(self) -> int:
+        """The groups of warps that run apart, and wait for each other only where they exchange tiles."""
+        return int(dict(self.options).get("groups", 1))
 
     def verify(self) -> None:
         if len(self.body.args) != len(self.arguments):
@@ -46,7 +54,7 @@ class LaunchOp(Operation):
         tile.check_name(self.sym_name)
         tile.check_options(self.options)
         for name, _ in self.options:
-            if name not in (*LAUNCH_OPTIONS, "emitter"):
+            if name not in (*LAUNCH_OPTIONS, *OURS):
                 raise ValueError(f"a launch has no option {name!r}")
 
 
@@ -202,6 +210,7 @@ class StoreBlockOp(Operation):
     axes = attr(tuple, ())
     ring = attr(str, "")
     add = attr(bool, False)
+    pieces = attr(tuple, ())
 
     def verify(self) -> None:
         _block(self.descriptor, self.starts, self.axes, self.value)

@@ -56,20 +56,21 @@ def make_plan(
     stages: int,
     shared_bytes: int,
     stored: Sequence[tile.StoreBlockOp] = (),
+    places: int = 1,
 ) -> Plan:
     """The plan for consumers, so many groups of so many warps each, which store boxes through places of their own;
-    `stages` 0 means what the loops ask for, at least 2. Raises NotRecognised if shared memory or registers do not
-    suffice."""
+    `stages` 0 means what the loops ask for, at least 2; `places`: of each computed operand. Raises NotRecognised if
+    shared memory or registers do not suffice."""
     place = found.loops[0].op
     kept = {load: tensor_bytes(load.out) for load in found.kept}
-    once = BARRIER_BYTES + sum(kept.values()) + sum(map(tensor_bytes, {*found.buffers(warps).values()}))
+    once = BARRIER_BYTES + sum(kept.values()) + places * sum(map(tensor_bytes, {*found.buffers(warps).values()}))
     results = {op: tensor_bytes(op.value) for op in stored}
     stage_bytes = sum(tensor_bytes(load.out) for load in {*found.places(are_late=warps == 4).values()})
     least = once + sum(results.values()) + 2 * stage_bytes
     in_item = None
     if least > shared_bytes:
-        places = [(gluon.box(load), load.out.dtype) for load in kept]
-        in_item = next((op for op in results if (gluon.box(op), op.value.dtype) in places), None)
+        boxes = [(gluon.box(load), load.out.dtype) for load in kept]
+        in_item = next((op for op in results if (gluon.box(op), op.value.dtype) in boxes), None)
         if in_item is not None:
             least -= results[in_item]
     if least > shared_bytes:

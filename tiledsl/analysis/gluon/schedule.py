@@ -20,6 +20,7 @@ from tiledsl.ir.types import ELEMENTS, is_float
 ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
 MOST_COLUMNS = 256  # of an instruction
 AT_ONCE = 4  # turns of products from zero: ptxas keeps none of these in flight from one turn of a text to the next
+PLACES = 2  # of a tile that groups of warps exchange: who stores the next one has read the one before
 LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
 LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 _LOADED = (*LOADS, tile.LoadOp)
@@ -102,12 +103,12 @@ class Schedule:
     owner: for each load the one of an earlier loop whose places it has, or itself. own: the loads of which each
     consumer has a tile of its own. buffers: for each computed operand that passes through shared memory, since warps
     that share its rows hold other columns of it, the one whose place it has. prepared: what makes left operands in
-    registers of tiles that are loaded `for_registers`.
+    registers of tiles that are loaded `for_registers`. groups: of four warps that run apart.
     """
 
     def __init__(self, launch: triton.LaunchOp) -> None:
         self.op = schedule_of(launch)
-        self.warps = launch.warps
+        self.warps, self.groups = launch.warps, launch.groups
         self.group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
         self.parts = 1 if self.group is None else int(self.group.parts)
         found = [op for op in launch.body.walk() if isinstance(op, scf.ForOp) and is_scheduled(op)]
@@ -302,6 +303,16 @@ def divided(shape: tuple[int, ...], warps: int) -> tuple[int, int]:
     groups = warps // 4
     by_rows = math.gcd(shape[0] // ROWS_OF_WARPS, groups)
     return 4 * by_rows, groups // by_rows
+
+
+def shared_axis(shape: tuple[int, ...], warps: int) -> int:
+    """Which axis of a product two groups of four warps divide: its rows, or the columns of one that has too few."""
+    return 0 if divided(shape, warps)[1] == 1 else 1
+
+
+def share(shape: tuple[int, ...], axis: int, groups: int) -> tuple[int, ...]:
+    """The shape of what one of several groups has of a tile."""
+    return tuple(extent // groups if at == axis else extent for at, extent in enumerate(shape))
 
 
 def is_stored(product: tensor.DotOp, warps: int) -> bool:

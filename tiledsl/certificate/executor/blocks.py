@@ -70,14 +70,14 @@ def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
         return array, *block_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
     descriptor = env[fields["descriptor"]]
     axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
-    if tuple(descriptor.block[axis] if axis >= 0 else 1 for axis in axes) != tile.shape or prod(
-        descriptor.block
-    ) != prod(tile.shape):
+    number = dict(zip(axes, op.attributes.get("pieces", ())))
+    sizes = [size * number.get(dim, 1) for dim, size in enumerate(descriptor.block)]
+    if tuple(sizes[axis] if axis >= 0 else 1 for axis in axes) != tile.shape or prod(sizes) != prod(tile.shape):
         raise ExecutorError(f"a block {descriptor.block} as {tile.type}")
     starts = [env[start] for start in fields["starts"]]
-    where = [axes.index(dim) if dim in axes else -1 for dim in range(len(descriptor.block))]
+    where = [axes.index(dim) if dim in axes else -1 for dim in range(len(sizes))]
     array = descriptor.array
-    return array, *block_places(array, tile.dtype, starts, descriptor.block, where, len(tile.shape))
+    return array, *block_places(array, tile.dtype, starts, sizes, where, len(tile.shape))
 
 
 @result_meaning("tile.load_block", "triton.load_block")

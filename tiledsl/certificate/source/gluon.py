@@ -51,6 +51,12 @@ class Shared:
     def permute(self, order: Sequence[int]) -> Shared:
         return Shared(self.language, self.array.transpose(order), self.element, self.place)
 
+    def slice(self, start: Any, length: int, dim: int) -> Shared:
+        first, end = int(start), int(start) + length
+        if not 0 <= first < end <= self.array.shape[dim]:
+            raise ExecutorError(f"{first} to {end} of dimension {dim} of shared memory {self.array.shape}")
+        return Shared(self.language, self.array[(slice(None),) * dim + (slice(first, end),)], self.element)
+
     def reinterpret(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
         if dtype.name != "int32" or ELEMENTS[self.element].bits != 8 or math.prod(shape) * 4 != self.array.size:
             raise ExecutorError(f"shared memory {self.array.shape} of {self.element} is no {shape} of {dtype.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiledsl.codegen.expressions import ATOM, COMPARE, MULTIPLY, Expression, Expressions, shape_text
 from tiledsl.codegen.functions import TRITON_TYPES
@@ -22,12 +22,25 @@ class Layouts:
 
     A value for each row, or for each column, lies as the first tile does that has so many. Tiles that left operands are
     made of, by their shape, lie as these do.
+
+    shares: where groups of warps run apart, the shapes of what each has, by those of tiles; rows: of `consumer`.
     """
 
     tiles: Mapping[tuple[int, ...], str]
     rows: Mapping[int, str]
     widths: Mapping[tuple[int, ...], int]
     operands: Mapping[tuple[int, ...], str]
+    shares: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+
+    def share(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of what a group of warps has of a tensor."""
+        if shape in self.shares or len(shape) == 2 and shape[1] != 1:
+            return self.shares.get(shape, shape)
+        rows = next((own[0] for tile, own in self.shares.items() if tile[:1] == shape[:1]), shape[0])
+        return (rows, *shape[1:])
+
+    def shape_text(self, shape: tuple[int, ...]) -> str:
+        return shape_text(self.share(shape))
 
     def of(self, shape: tuple[int, ...]) -> str:
         """The layout of a tensor."""
@@ -48,6 +61,7 @@ class GluonExpressions(Expressions):
         self.in_words: set[Operation] = set()  # on four bytes at a time
         self.in_fours: set[tensor.IotaOp] = set()  # along columns that come in another order
         self._wanted = ""  # the layout of the operation whose operands are being written
+        self.consumer = ""  # which group of warps this is
 
     def value(self, value: Value) -> Expression:
         if isinstance(value.op, tensor.IotaOp) and value.shape[0] == 1 and self._wanted:  # written wherever it is used
@@ -102,13 +116,16 @@ class GluonExpressions(Expressions):
             return Expression(f"gl.to_tensor({text}).to({TRITON_TYPES[dtype]})")
         layout = self.layouts.of(shape)
         if text in ("0", "0.0"):
-            return Expression(f"gl.zeros({shape_text(shape)}, {TRITON_TYPES[dtype]}, {layout})")
-        return Expression(f"gl.full({shape_text(shape)}, {text}, {TRITON_TYPES[dtype]}, {layout})")
+            return Expression(f"gl.zeros({self.layouts.shape_text(shape)}, {TRITON_TYPES[dtype]}, {layout})")
+        return Expression(f"gl.full({self.layouts.shape_text(shape)}, {text}, {TRITON_TYPES[dtype]}, {layout})")
 
     def iota(self, op: tensor.IotaOp) -> Expression:
         shape = op.out.shape
         if len(shape) == 1 or op.axis == 0:
-            text = f"gl.arange(0, {op.extent}, layout={self.layouts.of((op.extent,))})"
+            (own,) = self.layouts.share((op.extent,))
+            text = f"gl.arange(0, {own}, layout={self.layouts.of((op.extent,))})"
+            if own < op.extent:
+                text = f"({text} + {self.consumer} * {own})"
             return Expression(text if len(shape) == 1 else f"{text}[:, None]")
         return self._columns(op, self.layouts.of(shape))
 
@@ -119,11 +136,12 @@ class GluonExpressions(Expressions):
     def broadcast(self, op: tensor.BroadcastOp) -> Expression:
         inner, shape = self.value(op.source), op.out.shape
         if op.source.shape:
-            return Expression(f"{inner.at(8)}.broadcast_to({shape_text(shape)})")
+            return Expression(f"{inner.at(8)}.broadcast_to({self.layouts.shape_text(shape)})")
         if op.out.dtype.startswith("*"):
             return Expression(f"({inner.text} + {self.full(shape, '0', 'int32').text})")
         return Expression(
-            f"gl.full({shape_text(shape)}, {inner.text}, {TRITON_TYPES[op.out.dtype]}, {self.layouts.of(shape)})"
+            f"gl.full({self.layouts.shape_text(shape)}, {inner.text}, {TRITON_TYPES[op.out.dtype]}, "
+            f"{self.layouts.of(shape)})"
         )
 
     def reshape(self, op: tensor.ReshapeOp) -> Expression:

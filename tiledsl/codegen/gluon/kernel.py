@@ -22,6 +22,7 @@ from math import prod
 from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
+    PLACES,
     Loop,
     block,
     divided,
@@ -33,6 +34,8 @@ from tiledsl.analysis.gluon.schedule import (
     is_stored,
     last_of,
     prepared,
+    share,
+    shared_axis,
 )
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.words import FOUR, described, loads_in_fours
@@ -123,11 +126,17 @@ class GluonKernelWriter(SpecializedWriter):
         rows: dict[int, str] = {}
         self.operand_layouts: dict[tuple[int, ...], str] = {}
         self.word_layouts: dict[tuple[int, ...], str] = {}  # of operands of 8 bits
-        for product in self.plan.products:
+        shares: dict[tuple[int, ...], tuple[int, ...]] = {}
+        plan = self.plan
+        by_columns = {op: plan.groups > 1 and shared_axis(op.out.shape, plan.warps) == 1 for op in plan.products}
+        for product in sorted(plan.products, key=by_columns.__getitem__):  # values for columns lie as in rows' tiles
             shape, dtype = product.out.shape, product.a.dtype
             if shape not in tiles:
-                columns, warps = instruction_columns(shape, self.plan.warps), divided(shape, self.plan.warps)
+                columns, warps = instruction_columns(shape, plan.warps), divided(shape, plan.warps)
                 name = f"TILE_{shape[0]}_{shape[1]}"
+                if plan.groups > 1:
+                    shares[shape] = share(shape, shared_axis(shape, plan.warps), plan.groups)
+                    warps = divided(shares[shape], plan.warps // plan.groups)
                 tiles[shape] = self.define(module_names, name, accumulator_layout(columns, dtype, warps))
             if shape[0] not in rows:
                 rows[shape[0]] = self.define(module_names, f"ROWS_{shape[0]}", f"gl.SliceLayout(1, {tiles[shape]})")
@@ -143,7 +152,7 @@ class GluonKernelWriter(SpecializedWriter):
             for each in self.plan.products
             if each.a.op in self.plan.prepared and not in_words(each)
         }
-        return Layouts(tiles, rows, self.widths, operands)
+        return Layouts(tiles, rows, self.widths, operands, shares)
 
     def make_variables(self) -> LoopVariables:
         return LoopVariables(self.launch.body, self.names, self.plan)
@@ -167,9 +176,16 @@ class GluonKernelWriter(SpecializedWriter):
         self.order, self.next_turn = claim("order"), claim("next_turn")
         self.before: dict[str, str] = {}
         self.late_names: dict[Loop, str] = {}
+        self.expressions.consumer = self.consumer
         self.claim_out_buffers()
         buffers = {value: claim(f"{name(value)}_buffer") for value in dict.fromkeys(plan.buffers.values())}
         self.buffers = {value: buffers[owner] for value, owner in plan.buffers.items()}
+        # of tiles that groups of warps exchange: the barrier for "full", the place, its phase
+        exchanged = dict.fromkeys(self.buffers.values()) if plan.groups > 1 else {}
+        self.exchanges = {
+            each: (claim(f"{each}_full"), claim(f"{each}_place"), claim(f"{each}_phase")) for each in exchanged
+        }
+        self.unseen: set[str] = set()  # those of which no product has awaited the last tile
         in_registers = [each for each in plan.products if plan.reads_registers(each) and block(each.a) is None]
         self.operand_names: dict[tensor.DotOp, str] = {}
         self.handed_on: dict[tensor.DotOp, str] = {}  # for the next turn; loops of a chain hand on to each other
@@ -199,7 +215,8 @@ class GluonKernelWriter(SpecializedWriter):
 
     def shared(self) -> list[str]:
         barriers = [*self.full.values(), *self.empty.values(), *([self.order] if self.plan.op.in_turns else [])]
-        return [*self.tiles.values(), *barriers, *dict.fromkeys(self.buffers.values())]
+        exchanged = [full for full, _, _ in self.exchanges.values()]
+        return [*self.tiles.values(), *barriers, *dict.fromkeys(self.buffers.values()), *exchanged]
 
     def _counters(self, loop: Loop, stages: Iterable[int]) -> dict[Counter, set[str]]:
         """The counters of a loop's turns, and the rings that are read there."""
@@ -330,6 +347,9 @@ class GluonKernelWriter(SpecializedWriter):
         self._begin(self.counters.values(), 0)
         if self.plan.op.in_turns:
             self.line(f"{self.next_turn} = 1 if {self.consumer} == 0 else 0  # the first one begins")
+        for _, place, phase in self.exchanges.values():
+            self.line(f"{place} = {PLACES - 1}")
+            self.line(f"{phase} = 1")
         self.items()
         self._consume(self.launch.body)
         if self.in_item:
@@ -415,8 +435,41 @@ class GluonKernelWriter(SpecializedWriter):
         buffer = self.buffers[value]
         reading = [number for number, each in enumerate(self.flying, 1) if self._buffer(each.op) == buffer]
         self._await(max(reading, default=0))
-        self.line(f"{buffer}.store({self.name(value)})")
+        if buffer not in self.exchanges:
+            self.line(f"{buffer}.store({self.name(value)})")
+            self.line("fence_async_shared()")
+            return
+        full, place, phase = self.exchanges[buffer]
+        self.line(f"{place}, {phase} = _advance({place}, {phase}, {PLACES})")
+        own = self._own(f"{buffer}.index({place})", value.shape, shared_axis(value.shape, self.plan.warps))
+        self.line(f"{own}.store({self.name(value)})")
         self.line("fence_async_shared()")
+        self.line(f"mbarrier.arrive({full}.index({place}), count=1)")
+        self.unseen.add(buffer)
+
+    def _own(self, place: str, shape: tuple[int, ...], axis: int) -> str:
+        """The rows or columns of a tile that are those of a group of warps."""
+        extent = shape[axis] // self.plan.groups
+        return f"{place}.slice({self.consumer} * {extent}, {extent}, {axis})"
+
+    def _seen(self, place: str, value: Value, product: tensor.DotOp) -> str:
+        """A tile in shared memory as an operand: of groups of warps, each multiplies its rows or its columns."""
+        turned = isinstance(value.op, tensor.TransposeOp)
+        axis = shared_axis(product.out.shape, self.plan.warps)
+        if self.plan.groups > 1 and value is (product.a, product.b)[axis]:
+            place = self._own(place, in_order(value).shape, 1 - axis if turned else axis)
+        return f"{place}.permute({value.op.permutation})" if isinstance(value.op, tensor.TransposeOp) else place
+
+    def _exchanged(self, op: tensor.DotOp) -> str:
+        """The place of a computed operand, once all groups of warps have stored their parts of it."""
+        buffer = self._buffer(op)
+        if buffer not in self.exchanges:
+            return buffer
+        full, place, phase = self.exchanges[buffer]
+        if buffer in self.unseen:
+            self.unseen.remove(buffer)
+            self.line(f"mbarrier.wait({full}.index({place}), {phase})")
+        return f"{buffer}.index({place})"
 
     def _buffer(self, op: tensor.DotOp) -> str:
         """The shared memory that a product reads its computed left operand from, if any."""
@@ -646,8 +699,9 @@ class GluonKernelWriter(SpecializedWriter):
             if place == "0" and self.loop.is_skewed:
                 place = "_zero()"
                 self.helpers = tuple(dict.fromkeys((*self.helpers, api.ZERO)))
-            return self.operand(value, place)
-        return self.operand(value, self._tile_at(load, self._await_tile(load, product)))
+        else:
+            place = self._tile_at(load, self._await_tile(load, product))
+        return self._seen(self.matrix(self.tile_buffer(load), place, load), value, product)
 
     def _await_tile(self, load: triton.LoadBlockOp, product: tensor.DotOp) -> str:
         """Wait for a tile where that has not been done in the turn; its place in its ring."""
@@ -719,8 +773,8 @@ class GluonKernelWriter(SpecializedWriter):
             return self._operand(op, self.name(op.a)), [self.name(op.a)]
         if load is not None:
             return self._tile(op.a, op), []
-        if buffer := self._buffer(op):
-            return f"{buffer}.permute({op.a.op.permutation})" if isinstance(op.a.op, tensor.TransposeOp) else buffer, []
+        if self._buffer(op):
+            return self._seen(self._exchanged(op), op.a, op), []
         operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]
         if op not in self.handed_on:
             text = self.expressions.text(op.a)
@@ -777,7 +831,8 @@ class GluonKernelWriter(SpecializedWriter):
         for ring, place, turn in freed:
             condition = "" if turn else self.has_before
             self.line(f"mbarrier.arrive({self.empty[ring]}.index({place}), count=1{condition})")
-        if any(self._buffer(each.op) for each in finished) and not freed:  # to arrive does the same
+        buffers = {self._buffer(each.op) for each in finished} - {"", *self.exchanges}
+        if buffers and not freed:  # to arrive does the same
             self._meet()
         done = {ring for each in finished if each.turn is self.now for ring in each.read}
         stage = {self.loop.stage[each.op] for each in finished}
@@ -795,7 +850,8 @@ class GluonKernelWriter(SpecializedWriter):
                 self.allocate(self.tiles[load], load, found.depth * parts)
         for buffer, value in {buffer: value for value, buffer in self.buffers.items()}.items():
             layout = api.shared_layout(value.shape, value.dtype)
-            shape = ", ".join(map(str, value.shape))
+            all_places = (PLACES,) if buffer in self.exchanges else ()
+            shape = ", ".join(map(str, (*all_places, *value.shape)))
             self.line(f"{buffer} = gl.allocate_shared_memory({TRITON_TYPES[value.dtype]}, [{shape}], {layout})")
         self.allocate_results()
         for ring, found in self.plan.rings.items():
@@ -804,6 +860,8 @@ class GluonKernelWriter(SpecializedWriter):
             self.line(f"{self.empty[ring]} = _barriers({places}, {1 if found.by_consumer else self.warp_groups})")
         if self.plan.op.in_turns:
             self.line(f"{self.order} = _barriers({self.warp_groups}, 1)")
+        for full, _, _ in self.exchanges.values():
+            self.line(f"{full} = _barriers({PLACES}, {self.warp_groups})")
         self.start(name)
         return self.function(name, map(self.argument, self.launch.body.args))
 

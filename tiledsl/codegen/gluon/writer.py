@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 from tiledsl.analysis.gluon.slices import dependents, only_for_loads
 from tiledsl.analysis.gluon.words import in_fours
-from tiledsl.codegen.expressions import shape_text
+from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
@@ -36,7 +36,7 @@ class SpecializedWriter(KernelWriter, ABC):
         self.launch = launch
         self.item = next((op for op in launch.body if isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp))), None)
         group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
-        self.warp_groups = 1 if group is None else int(group.parts)
+        self.warp_groups = launch.groups if group is None else int(group.parts)
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[triton.StoreBlockOp, str] = {}
         self.layouts = self.make_layouts(module_names)
@@ -226,7 +226,7 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def matrix(self, ring: str, index: str, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
         """A place of a ring as a matrix, without the box's dimensions of 1."""
-        shape = op.out.shape if isinstance(op, triton.LoadBlockOp) else op.value.shape
+        shape = gluon.piece(op)
         text = f"{ring}.index({index})"
         return text if len(placed(op)) == 2 else f"{text}.reshape([{shape[0]}, {shape[1]}])"
 
@@ -239,12 +239,12 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def zeros(self, value: Value) -> str:
         """What a product that is not added to anything starts with."""
-        return f"gl.zeros({shape_text(value.shape)}, gl.float32, {self.layouts.of(value.shape)})"
+        return f"gl.zeros({self.layouts.shape_text(value.shape)}, gl.float32, {self.layouts.of(value.shape)})"
 
     def send_box(self, op: triton.StoreBlockOp) -> None:
         self.origin(op)
         buffer = self.store_buffer(op)
-        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
+        offsets = ", ".join(self.starts_of(op))
         if op.ring == "results":
             self.line("tma.store_wait(0)")
         place, value = self.matrix(buffer, self.consumer, op), op.value
@@ -257,6 +257,15 @@ class SpecializedWriter(KernelWriter, ABC):
         if op.add:
             self.helpers = tuple(dict.fromkeys((*self.helpers, api.ADD_BOX)))
         self.line(f"{send}({name}, [{offsets}], {buffer}.index({self.consumer}))")
+
+    def starts_of(self, op: triton.StoreBlockOp) -> list[str]:
+        """Where a box begins, or a consumer's piece of it."""
+        texts = []
+        for axis, start in enumerate(op.starts):
+            own = op.pieces and axis in op.axes and op.pieces[op.axes.index(axis)] > 1
+            text = self.expressions.value(start)
+            texts.append(f"{text.at(ADD)} + {self.consumer} * {gluon.box(op)[axis]}" if own else text.text)
+        return texts
 
     def allocate_results(self) -> None:
         """Shared memory for the boxes that consumers store."""

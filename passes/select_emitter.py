@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,8 @@ class SelectEmitter(Pass):
     rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
                to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
 
+    additions: how many additions of a tile to memory may be on their way, 1 or, where shared memory has the places, 2.
+
     Needs:   promote-buffers. Runs before guard-accesses, since TMA itself reads 0 outside of a buffer.
     """
 
@@ -108,6 +110,7 @@ class SelectEmitter(Pass):
     overlap: bool = True
     rescale: str = "auto"
     consumers: str = "auto"
+    additions: int = 1
 
     def run(self, program: Program) -> None:
         func = program.root
@@ -115,6 +118,8 @@ class SelectEmitter(Pass):
         check_choice(self, "backend", BACKENDS)
         check_choice(self, "rescale", RESCALINGS)
         check_choice(self, "consumers", tuple(CONSUMERS))
+        if self.additions not in (1, 2):
+            raise TileError(f"select-emitter.additions is {self.additions}; it must be 1 or 2")
         if self.stages < 0:
             raise TileError(
                 f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"
@@ -242,8 +247,11 @@ class SelectEmitter(Pass):
             left, free = plan.left, [(gluon.box(load), load.out.dtype) for load in found.kept]
             for loop in found.loops:
                 left = _load_rows_by_box(loop, plan.stages, left)
+            added: list[tile.StoreBlockOp] = []
             for op in [op for op in of_kinds(body.walk(), tile.AtomicOp) if op.value.shape in found.tiles]:
-                left = _add_by_box(op, left)
+                left = _add_by_box(op, added, left)
+            if self.additions > 1:
+                left = _add_in_turn(added, left)
             if apart:
                 divide_among_groups(body, found, warps)
                 return
@@ -398,18 +406,35 @@ def _load_rows_by_box(loop: TileLoop, stages: int, left: int) -> int:
     return left
 
 
-def _add_by_box(op: tile.AtomicOp, left: int) -> int:
+def _add_by_box(op: tile.AtomicOp, added: list[tile.StoreBlockOp], left: int) -> int:
     """Turn an addition of a whole tile to memory into that of a box, where so many bytes are left for it and nothing
-    else is done with the buffer, since copies end later; return what is left then."""
-    size = tensor_bytes(op.value)
+    else is done with the buffer, since copies end later; return what is left then. Boxes of several loops that are
+    alike share a place."""
+    size = _own_bytes(op, added)
     if op.mask is not None or size > left or not all(map(is_addition, op.buffer.uses)):
         return left
     try:
         offsets, axes = _box_of(op, op.value.type)
     except NotRecognised:
         return left
-    Builder.at(op).insert(tile.StoreBlockOp(op.value, op.buffer, offsets, axes=axes, add=True))
+    added.append(Builder.at(op).insert(tile.StoreBlockOp(op.value, op.buffer, offsets, axes=axes, add=True)))
     op.erase()
+    return left - size
+
+
+def _own_bytes(op: tile.AtomicOp | tile.StoreBlockOp, others: Iterable[tile.StoreBlockOp]) -> int:
+    """What the place of an addition takes beside those of others."""
+    alike = (each for each in others if each.buffer is op.buffer and each.value.type == op.value.type)
+    return 0 if any(each.parent is not op.parent for each in alike) else tensor_bytes(op.value)
+
+
+def _add_in_turn(added: Sequence[tile.StoreBlockOp], left: int) -> int:
+    """Give each addition a second place, where so many bytes are left for all; return what is left then."""
+    size = sum(_own_bytes(op, added[:number]) for number, op in enumerate(added))
+    if size > left:
+        return left
+    for op in added:
+        op.set_attribute("places", 2)
     return left - size
 
 

@@ -12,11 +12,12 @@ from benchmarks.peers.library import fused_attention_backward
 from benchmarks.programs import example
 from benchmarks.row import Call, Candidate, Context, Ready, Row, Tensors
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
-from benchmarks.rows.spaces import GLUON, TRITON, TRITON_TMA, walk
+from benchmarks.rows.spaces import APART, GLUON, IN_TURN, TRITON, TRITON_TMA, walk
 
 SPACE = [
     walk(64, 128, 2, 8), walk(128, 128, 2, 8), walk(64, 128, 2, 8, TRITON), walk(64, 128, 2, 8, TRITON_TMA),
     walk(64, 64, 2, 4), walk(32, 128, 2, 4), walk(64, 64, 2, 8, GLUON),
+    *(walk(rows, 128, 2, 8, each) for rows in (64, 128) for each in (IN_TURN, APART, {**APART, **IN_TURN})),
 ]  # fmt: skip
 ROWS = [{"block_M": rows, "threads": 128} for rows in (16, 32, 64)]
 

@@ -12,6 +12,8 @@ GLUON = {"select-emitter.backend": "gluon"}
 LAST_WAVE = {**GLUON, "split-last-wave.programs": -1}
 GLUON_LAZY = {**GLUON, "select-emitter.rescale": "lazy"}
 GLUON_EACH = {**GLUON, "select-emitter.rescale": "each"}
+APART = {"select-emitter.consumers": "apart"}
+IN_TURN = {"select-emitter.additions": 2}
 TRITON = {"select-emitter.backend": "triton"}
 TRITON_TMA = {**TRITON, **TMA}
 

@@ -71,7 +71,14 @@ def _lower_for_gluon(
     else:
         at.insert(
             triton.StoreBlockOp(
-                op.value, descriptors[key], op.starts, axes=op.axes, ring=op.ring, add=op.add, pieces=op.pieces
+                op.value,
+                descriptors[key],
+                op.starts,
+                axes=op.axes,
+                ring=op.ring,
+                add=op.add,
+                pieces=op.pieces,
+                places=op.places,
             )
         )
     op.erase()

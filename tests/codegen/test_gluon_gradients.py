@@ -131,6 +131,48 @@ def test_what_is_stored_instead_of_added_is_lost() -> None:
     assert errors(source.replace("_add_box(dQ_tiles", "_store_box(dQ_tiles"), 256, 256, 128, False) > 0.1
 
 
+IN_TURN = {"select-emitter.additions": 2}
+TOO_EARLY = {
+    "of three": ("tma.store_wait(1)", "tma.store_wait(2)"),
+    "at one place": ("dQ_buffer_place ^= 1", "pass"),
+}
+
+
+@pytest.mark.parametrize("consumers", ["auto", "apart"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_additions_take_turns_in_two_places(causal: bool, consumers: str) -> None:
+    """Those of both loops of a causal kernel in the same two."""
+    source = gradients({**IN_TURN, "select-emitter.consumers": consumers}, causal=causal).source
+    assert source.count("dQ_buffer = gl.allocate") == 1 and "dQ_buffer_1" not in source
+    places = "[4, 1, 1, 64, 64]" if consumers == "apart" else "[2, 1, 1, 64, 128]"
+    assert f"dQ_buffer = gl.allocate_shared_memory(gl.float32, {places}" in source
+    assert source.count("tma.store_wait(1)") == source.count("dQ_buffer_place ^= 1") == 2 + 2 * causal
+    assert errors(source, 256, 256, 128, causal) < 1e-3
+
+
+@pytest.mark.parametrize("name", TOO_EARLY)
+def test_a_place_is_not_taken_before_its_addition_has_read_it(name: str) -> None:
+    source = gradients(IN_TURN).source
+    assert TOO_EARLY[name][0] in source
+    with pytest.raises(ExecutorError, match="may overwrite what the copy"):
+        errors(source.replace(*TOO_EARLY[name]), 256, 256, 128, False)
+
+
+def test_additions_of_two_loops_share_a_place() -> None:
+    source = gradients(causal=True).source
+    assert source.count("_add_box(dQ_tiles") == 4 and source.count("dQ_buffer = gl.allocate") == 1
+
+
+def test_without_room_additions_keep_one_place() -> None:
+    source = gradients({**IN_TURN, "select-emitter.stages": 3}, dim=64, block_M=128).source
+    assert "dQ_buffer_place" not in source and "_add_box(dQ_tiles" in source
+
+
+def test_so_many_additions_are_not_on_their_way() -> None:
+    with pytest.raises(tiledsl.TileError, match=r"select-emitter\.additions is 3; it must be 1 or 2"):
+        gradients({"select-emitter.additions": 3})
+
+
 def adding(reads: bool = False) -> Any:
     """Two products of tiles; the second is added to memory, which may be read behind the loop."""
 

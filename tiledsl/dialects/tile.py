@@ -461,7 +461,7 @@ class StoreBlockOp(Operation):
     """Writes a rectangular block of a global buffer; what lies outside is not written. See LoadBlockOp.
 
     `add`: adds to what is there, each element in one step, as tile.atomic does. `pieces`: how many copies move it, of
-    equal parts of its rows and of its columns.
+    equal parts of its rows and of its columns. `places`: in shared memory, which it takes in turn.
 
     Example: `tile.store_block %x, %C[%m, %n] {axes = (0, 1)}`
     """
@@ -475,6 +475,7 @@ class StoreBlockOp(Operation):
     ring = attr(str, "")
     add = attr(bool, False)
     pieces = attr(tuple, ())
+    places = attr(int, 1)
 
     def verify(self) -> None:
         _block(self.buffer, self.starts, self.axes, self.value)

@@ -211,6 +211,7 @@ class StoreBlockOp(Operation):
     ring = attr(str, "")
     add = attr(bool, False)
     pieces = attr(tuple, ())
+    places = attr(int, 1)
 
     def verify(self) -> None:
         _block(self.descriptor, self.starts, self.axes, self.value)

@@ -350,6 +350,8 @@ class GluonKernelWriter(SpecializedWriter):
         for _, place, phase in self.exchanges.values():
             self.line(f"{place} = {PLACES - 1}")
             self.line(f"{phase} = 1")
+        for place in self.out_places.values():
+            self.line(f"{place} = 0")
         self.items()
         self._consume(self.launch.body)
         if self.in_item:

@@ -39,6 +39,7 @@ class SpecializedWriter(KernelWriter, ABC):
         self.warp_groups = launch.groups if group is None else int(group.parts)
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[triton.StoreBlockOp, str] = {}
+        self.out_places: dict[str, str] = {}  # where the next box is stored, of several places
         self.layouts = self.make_layouts(module_names)
         self.names = PythonNames(module_names)
         self.variables = self.make_variables()
@@ -116,7 +117,17 @@ class SpecializedWriter(KernelWriter, ABC):
         for op in self.box_stores():
             if op.ring == "results":
                 name = self.descriptor(op).removesuffix("_tiles")
-                self.out_buffers[op] = self.names.claim(f"{name}_buffer")
+                alike = (each for each in self.out_buffers if op.add and self._are_alike(op, each))
+                known = next(alike, None)
+                self.out_buffers[op] = self.out_buffers[known] if known else self.names.claim(f"{name}_buffer")
+        for op, buffer in self.out_buffers.items():
+            if op.places > 1 and buffer not in self.out_places:
+                self.out_places[buffer] = self.names.claim(f"{buffer}_place")
+
+    def _are_alike(self, op: triton.StoreBlockOp, other: triton.StoreBlockOp) -> bool:
+        """Whether a box that is added has the place of one of another loop."""
+        same = gluon.box(op) == gluon.box(other) and op.descriptor is other.descriptor
+        return same and other.add and op.parent is not other.parent
 
     def descriptor(self, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
         """The name of the descriptor that a box is seen through."""
@@ -165,7 +176,7 @@ class SpecializedWriter(KernelWriter, ABC):
         if self.out_buffers:
             self.line("tma.store_wait(0)")
         arguments = [f"{self.consumer}: gl.constexpr", *map(self.argument, self.arguments), *self.stored()]
-        return self.function(name, [*arguments, *self.out_buffers.values(), *self.shared()])
+        return self.function(name, [*arguments, *dict.fromkeys(self.out_buffers.values()), *self.shared()])
 
     def take(self) -> list[str]:
         lines, self.lines, self.indent, self._origin = self.lines, [], "    ", ""
@@ -246,8 +257,11 @@ class SpecializedWriter(KernelWriter, ABC):
         buffer = self.store_buffer(op)
         offsets = ", ".join(self.starts_of(op))
         if op.ring == "results":
-            self.line("tma.store_wait(0)")
-        place, value = self.matrix(buffer, self.consumer, op), op.value
+            self.line(f"tma.store_wait({op.places - 1})")
+        at = self.consumer
+        if op.places > 1:
+            at = f"{self.consumer} * {op.places} + {self.out_places[buffer]}"
+        place, value = self.matrix(buffer, at, op), op.value
         if isinstance(value.op, tensor.TransposeOp):
             place, value = f"{place}.permute({value.op.permutation})", value.op.source
         self.line(f"{place}.store({self.expressions.text(value)})")
@@ -256,7 +270,9 @@ class SpecializedWriter(KernelWriter, ABC):
         send = "_add_box" if op.add else "_store_box"
         if op.add:
             self.helpers = tuple(dict.fromkeys((*self.helpers, api.ADD_BOX)))
-        self.line(f"{send}({name}, [{offsets}], {buffer}.index({self.consumer}))")
+        self.line(f"{send}({name}, [{offsets}], {buffer}.index({at}))")
+        if op.places > 1:
+            self.line(f"{self.out_places[buffer]} ^= 1")
 
     def starts_of(self, op: triton.StoreBlockOp) -> list[str]:
         """Where a box begins, or a consumer's piece of it."""
@@ -269,8 +285,8 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def allocate_results(self) -> None:
         """Shared memory for the boxes that consumers store."""
-        for store, buffer in self.out_buffers.items():
-            self.allocate(buffer, store, self.warp_groups)
+        for buffer, store in {buffer: store for store, buffer in self.out_buffers.items()}.items():
+            self.allocate(buffer, store, self.warp_groups * store.places)
 
     def allocate(self, name: str, op: triton.LoadBlockOp | triton.StoreBlockOp, places: int) -> None:
         shape = ", ".join(map(str, (places, *placed(op))))
@@ -280,7 +296,7 @@ class SpecializedWriter(KernelWriter, ABC):
     def start(self, name: str) -> None:
         """Start the consumers and the producer."""
         plain = [self.name(value) for value in self.arguments]
-        stored = [*plain, *self.stored(), *self.out_buffers.values(), *self.shared()]
+        stored = [*plain, *self.stored(), *dict.fromkeys(self.out_buffers.values()), *self.shared()]
         loaded = [*plain, *self.loaded(), *self.shared()]
         if self.is_overlapped:
             self.line(AWAIT)

@@ -81,12 +81,12 @@ def read_result(data: Mapping[str, Any], configs: Sequence[dict[str, Any]], limi
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One key's folder. `fields` is None where key.json makes no sense."""
+    """One key's folder. `fields` is empty where key.json makes no sense."""
 
     folder: Path
     kernel: str
     digest: str
-    fields: dict[str, Any] | None
+    fields: dict[str, Any]
     modified: float
 
     def best(self) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ def _entry(folder: Path) -> CacheEntry:
     for name in ("best.json", "trials.jsonl", "key.json"):
         with contextlib.suppress(OSError):
             modified = max(modified, (folder / name).stat().st_mtime)
-    fields = None
+    fields: dict[str, Any] = {}
     with contextlib.suppress(OSError, *NONSENSE):
         data = strict_json.parse(read_file(folder / "key.json"))
         if data["schema"] == SCHEMA and isinstance(data["fields"], dict) and isinstance(data["kernel"], str):
@@ -153,8 +153,8 @@ def clear(chosen: Sequence[CacheEntry]) -> int:
 
 def nearest(root: Path, key: Key) -> list[tuple[CacheEntry, dict[str, tuple[Any, Any]]]]:
     """The stored keys of a kernel with the fields in which they differ from a wanted one, the nearest first."""
-    others = [entry for entry in entries(root, key.kernel)[:_MOST_KEYS] if entry.fields is not None]
-    compared = [(entry, differences(entry.fields or {}, key.fields)) for entry in others if entry.digest != key.digest]
+    others = [entry for entry in entries(root, key.kernel)[:_MOST_KEYS] if entry.fields]
+    compared = [(entry, differences(entry.fields, key.fields)) for entry in others if entry.digest != key.digest]
     return sorted(compared, key=lambda pair: len(pair[1]))
 
 
@@ -162,8 +162,8 @@ def other_versions(root: Path, key: Key) -> list[tuple[str, list[str]]]:
     """Stored keys that differ from a wanted one in versions only, the newest first, with what differs."""
     matching = []
     for entry in entries(root, key.kernel)[:_MOST_KEYS]:
-        changed = differences(entry.fields or {}, key.fields)
-        if entry.fields is not None and entry.digest != key.digest and set(changed) <= set(VERSION_FIELDS):
+        changed = differences(entry.fields, key.fields)
+        if entry.fields and entry.digest != key.digest and set(changed) <= set(VERSION_FIELDS):
             matching.append((entry.digest, difference_lines(entry.fields, key.fields)))
     return matching
 
@@ -182,7 +182,7 @@ def explain(root: Path, key: Key, most: int = 5) -> str:
     others = nearest(root, key)
     for entry, changed in others[:most]:
         lines.append(f"  {entry.digest} differs in {', '.join(changed) or 'nothing that it names'}")
-        lines += [f"    {line}" for line in difference_lines(entry.fields or {}, key.fields)]
+        lines += [f"    {line}" for line in difference_lines(entry.fields, key.fields)]
     if len(others) > most:
         lines.append(f"  and {len(others) - most} more keys")
     return "\n".join(lines)
@@ -198,7 +198,7 @@ def why_missing(root: Path, key: Key, configs: Sequence[dict[str, Any]]) -> str:
     if not others:
         return f"{key.kernel}: nothing is remembered"
     entry, _ = others[0]
-    lines = difference_lines(entry.fields or {}, key.fields)
+    lines = difference_lines(entry.fields, key.fields)
     return f"{key.kernel}: not tuned for this; the nearest result, {entry.digest}, differs in {'; '.join(lines)}"
 
 

@@ -103,7 +103,7 @@ def _times(entry: CacheEntry) -> dict[str, tuple[Mapping[str, Any], float]]:
 
 def _labels(entries: Sequence[CacheEntry]) -> list[str]:
     """`M=64 N=128`: the fields of the keys in which entries differ, arguments if that tells them all apart."""
-    flat = [_flat(entry.fields or {}) for entry in entries]
+    flat = [_flat(entry.fields) for entry in entries]
     names = list(dict.fromkeys(name for each in flat for name in each))
     differing = [name for name in names if len({each.get(name, "") for each in flat}) > 1]
     arguments = [name for name in (differing if len(flat) > 1 else names) if name.startswith("arguments.")]

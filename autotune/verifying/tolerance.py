@@ -59,7 +59,7 @@ class Tolerance:
     roundoff: float = 0.0
     is_narrow: bool = False
 
-    def of(self, actual: Any, inputs: Sequence[Any], unsure: float = 0.0) -> Limits:
+    def of(self, actual: Any, inputs: Sequence[Any], unsure: float) -> Limits:
         """The limits for one output. inputs: tensors and scalars; unsure: what the reference loses in the kernel's
         types, a share of its root mean square."""
         rtol, atol = self._derived(actual, inputs, unsure)

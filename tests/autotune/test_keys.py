@@ -248,7 +248,7 @@ def test_entries_the_newest_first(tmp_path: Path) -> None:
     assert found.best() is None and list(found.trials()) == [config_key(CONFIGS[0])]
     (tmp_path / "autotune" / "matmul" / ("1" * 24)).mkdir()  # in which nothing is, as old as can be
     empty = cache.entries(tmp_path)[-1]
-    assert (empty.modified, empty.fields, empty.size(), cache.clear([empty])) == (0.0, None, 0, 1)
+    assert (empty.modified, empty.fields, empty.size(), cache.clear([empty])) == (0.0, {}, 0, 1)
     assert cache.clear([first, *cache.entries(tmp_path, "other")]) == 2 and len(cache.entries(tmp_path)) == 1
     assert not (tmp_path / "autotune" / "other").exists() and cache.clear([first]) == 0
 

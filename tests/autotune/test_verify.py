@@ -163,11 +163,11 @@ def test_tolerances_of_the_user_count() -> None:
 
 def test_the_cap_is_made_of_the_larger_of_what_is_wanted_and_derived() -> None:
     out = torch.ones(8)
-    derived = DERIVED.of(out, [out])
+    derived = DERIVED.of(out, [out], 0.0)
     assert (derived.most_rtol, derived.most_atol) == (derived.rtol, derived.atol)
-    rough = Tolerance(0.3, 0.2, 0.01).of(out, [out])
+    rough = Tolerance(0.3, 0.2, 0.01).of(out, [out], 0.0)
     assert (rough.rtol, rough.atol, rough.most_rtol, rough.most_atol) == (0.3, 0.2, 0.3, 0.2)
-    fine = Tolerance(0.0, 0.0, 0.01).of(out, [out])
+    fine = Tolerance(0.0, 0.0, 0.01).of(out, [out], 0.0)
     assert (fine.rtol, fine.atol, fine.most_rtol, fine.most_atol) == (0.0, 0.0, derived.rtol, derived.atol)
 
 
@@ -185,7 +185,7 @@ def test_the_cap_is_made_of_the_larger_of_what_is_wanted_and_derived() -> None:
 def test_derived_tolerances(dtype: Any, roundoff: float, narrow: bool, expected: Any) -> None:
     A, B = torch.zeros(32, 4096, dtype=dtype), torch.zeros(4096, 8, dtype=dtype)
     out = torch.zeros(32, 8, dtype=dtype)
-    limits = Tolerance(None, None, 0.01, roundoff, narrow).of(out, [A, B])
+    limits = Tolerance(None, None, 0.01, roundoff, narrow).of(out, [A, B], 0.0)
     assert (limits.rtol, limits.atol) == pytest.approx(expected)
 
 

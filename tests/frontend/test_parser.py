@@ -457,6 +457,12 @@ def run_python(program: str, cache: Path) -> str:
     return done.stdout
 
 
+def test_errors_in_an_expression_quote_it() -> None:
+    with pytest.raises(TileError) as caught:
+        parse_expression("a + ", "expression.tile")
+    assert "expression.tile:1:" in str(caught.value) and "| a + " in str(caught.value)
+
+
 def test_a_byte_order_mark_is_no_text() -> None:
     assert parse_module("\ufeffx = 1").body[0].loc == Loc("<text>", 1, 1, 1, 6)
 

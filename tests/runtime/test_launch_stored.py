@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,12 @@ def test_files_that_change_while_they_are_read_are_not_taken(
     monkeypatch.setattr(kernel_files, "read", other)
     launch()
     assert len(compiled) == 2
+
+
+def test_builds_of_triton_are_told_apart_by_the_size_of_its_library() -> None:
+    from triton._C import libtriton
+
+    assert launch_stored.library_size() == os.path.getsize(libtriton.__file__) > 1 << 20
 
 
 def test_a_folder_keeps_so_many(launch: Any, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def show(name: str, everything: bool) -> None:
     best = entry.best()
     kind = best["latency_kind"] if best else "not finished"
     click.echo(f"{entry.kernel}/{entry.digest} ({kind})\n{printable(str(entry.folder))}")
-    for field, value in (entry.fields or {}).items():
+    for field, value in entry.fields.items():
         items = value.items() if isinstance(value, Mapping) else ()
         text = ", ".join(f"{n}={_text(v)}" for n, v in items) if isinstance(value, Mapping) else _text(value)
         click.echo(f"  {printable(str(field))}: {text}")
@@ -75,7 +75,7 @@ def show(name: str, everything: bool) -> None:
     trials = sorted(
         entry.trials().values(), key=lambda record: (record["status"] != "ok", record.get("latency") or 0.0)
     )
-    give(kernel=entry.kernel, key=entry.digest, folder=entry.folder, fields=entry.fields)
+    give(kernel=entry.kernel, key=entry.digest, folder=entry.folder, fields=entry.fields or None)
     give(result=None if best is None else {"latency_kind": kind, "best": winner}, trials=trials)
     rows = []
     for record in trials if everything else trials[:_MOST_TRIALS]:
@@ -210,9 +210,9 @@ def _explain_stored(found: Sequence[CacheEntry]) -> str:
     from tiledsl.autotuner.storage.key import difference_lines, environment
     from tiledsl.runtime.target import Target
 
-    newest, *others = [entry for entry in found if entry.fields is not None] or [found[0]]
+    newest, *others = [entry for entry in found if entry.fields] or [found[0]]
     lines = [f"{newest.kernel}/{newest.digest}, the newest"]
-    if newest.fields is None:
+    if not newest.fields:
         return f"{lines[0]}: its key.json makes no sense"
     try:
         target = Target.parse(str(newest.fields.get("target")))
@@ -224,7 +224,7 @@ def _explain_stored(found: Sequence[CacheEntry]) -> str:
         lines.append("  not finished; a call that is tuned anew goes on from its trials")
     lines += [f"  {line}" for line in changed] or ["  nothing of this machine keeps it from being used"]
     for entry in others[:10]:
-        differing = difference_lines(entry.fields or {}, newest.fields)
+        differing = difference_lines(entry.fields, newest.fields)
         lines += [f"{entry.kernel}/{entry.digest} differs from it in", *(f"  {line}" for line in differing)]
     return "\n".join(lines)
 

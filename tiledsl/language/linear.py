@@ -33,4 +33,5 @@ def difference(upper: Any, lower: Any) -> int | None:
     if is_number(upper) and is_number(lower):
         return int(upper - lower)
     form = _Differences().plus(as_value(upper), as_value(lower), -1)
-    return form.constant if form is not None and form.is_constant else None
+    assert form is not None
+    return form.constant if form.is_constant else None

@@ -160,6 +160,15 @@ def test_a_loops_index_is_a_position_where_the_loop_starts_at_one(lower: str) ->
     assert is_position(index) is (lower != "%s")
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"), [("%y = arith.add %l, %l : int64", {"l": 2}), ("%y = arith.add %s, %s : int32", {"y": 1})]
+)
+def test_sums_as_wide_as_pointers_are_taken_apart_though_they_may_wrap(lines: str, expected: dict[str, int]) -> None:
+    """As pointers do. One of int32 that may is a term."""
+    form = linear_form(in_loop(lines)["y"], through_names=True)
+    assert {factors[0].name: number for factors, number in form.terms.items()} == expected
+
+
 def test_factors_of_positions_are_strides() -> None:
     """A sum is that of unbounded integers where each position is multiplied with at most 65536, in all."""
     for first, second, is_sum in ((256, -256, True), (256, -257, False), (1, -65536, True), (1, -65537, False)):

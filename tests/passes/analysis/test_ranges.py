@@ -115,6 +115,16 @@ def test_below_a_symbol(body: str, proven: bool) -> None:
     assert ranges.below(named["y"], named["m"]) is proven
 
 
+def test_a_difference_of_what_is_ordered_does_not_wrap_but_a_sum_may() -> None:
+    ranges, named = ranges_of("""
+    %a = arith.floormod %s, %m : int32
+    %d = arith.sub %m, %a : int32
+    %t = arith.add %m, %a : int32
+    %y = arith.add %d, %t : int32""")
+    proven = {name: ranges.never_wraps(named[name].op) for name in "dty"}
+    assert proven == {"d": True, "t": False, "y": False}
+
+
 @pytest.mark.parametrize(("least", "proven"), [("%c0", True), ("%c-1", False)])
 def test_a_remainder_is_below_a_divisor_that_is_not_negative(least: str, proven: bool) -> None:
     ranges, named = ranges_of(f"%m0 = arith.max %s, {least} : int32\n%y = arith.floormod %s, %m0 : int32")

@@ -52,7 +52,7 @@ def test_nothing_is_remembered(cache_dir: Path) -> None:
 
 def test_list(cache_dir: Path) -> None:
     old, new = keep(cache_dir, age=3, triton="3.0"), keep(cache_dir)
-    other = Store(cache_dir, Key("softmax", {}, False))
+    other = Store(cache_dir, Key("softmax", {"gpu": "one"}, False))
     other.append(Trial(0, {"block": 1}, "crash"))
     head, *rows = cache("list").output.splitlines()
     assert head.split() == ["kernel", "key", "configs", "best", "ms", "date", "size"]
@@ -110,7 +110,7 @@ def test_explain_a_kernel(cache_dir: Path) -> None:
     lines = cache("explain", "matmul").output.splitlines()
     assert lines[0].endswith("the newest") and lines[1].startswith("  triton: 3.0, now ")
     assert [line.strip().split(":")[0] for line in lines[3:]] == ["arguments.M", "triton"]
-    Store(cache_dir, Key("softmax", {}, False)).append(Trial(0, {"block": 1}, "crash"))
+    Store(cache_dir, Key("softmax", {"gpu": "one"}, False)).append(Trial(0, {"block": 1}, "crash"))
     assert "not finished" in cache("explain", "softmax").output
 
 

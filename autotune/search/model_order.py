@@ -81,7 +81,7 @@ class ModelOrder:
 
     def _refill(self) -> None:
         """Choose the next round, unless answers are missing that it depends on."""
-        if self._open or self._finished:
+        if self._open:
             return
         left = self._max_trials - len(self._times)
         self._queue = self._next_round()[:left] if left > 0 else self._halve()

@@ -119,6 +119,13 @@ def masked(number: str) -> str:
     )
 
 
+def whole_product(of: str) -> str:
+    """Of integers that are made of floats."""
+    return f"""%w = arith.add %x, {of} : {TILE} %h = arith.cast %w : tensor<16x16xint8>
+        %n = arith.constant {{value = 0}} : tensor<16x16xint32>
+        %d = tensor.dot %h, %h, %n : tensor<16x16xint32> %v = arith.cast %d : {TILE} {PUT}"""
+
+
 def whole(form: str) -> str:
     return f"%n = arith.{form} : int32 tile.store %n, %N[%bx]"
 
@@ -163,6 +170,7 @@ def test_programs_that_round_alike(one: str, other: str) -> None:
         (product(), doubled("mul %x, %x")),
         (branch("%s, %c3", "add %x, %x", "mul %x, %x"), branch("%s, %c3", "mul %x, %x", "add %x, %x")),
         (branch("%f, %c3.0", "add %x, %x", "mul %x, %x"), branch("%f, %c2.0", "add %x, %x", "mul %x, %x")),
+        (whole_product("%x"), whole_product("%z")),
         (masked("%c1.0"), masked("%c2.0")),
         (masked("%c1.0"), PUT.replace("%v", "%x")),
         (PUT.replace("%v", "%x"), PUT.replace("%v", "%x").replace("%B", "%A")),

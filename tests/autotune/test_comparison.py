@@ -57,7 +57,7 @@ OK: Tried = ({"block": 32}, "ok", 1.0)
         ),
         ([{"key": "x" * 50}, {"key": "other:5"}], ["key=" + "x" * 40, "key=other:5"]),
         ([{"gpu": "one"}], ["0123456789ab"]),
-        ([None, None], ["0123456789ab", "0123456789ab"]),
+        ([{}, {}], ["0123456789ab", "0123456789ab"]),
     ],
 )  # fmt: skip
 def test_what_tells_problems_apart(fields: list[Any], labels: list[str]) -> None:

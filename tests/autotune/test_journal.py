@@ -61,7 +61,7 @@ def test_numbers_that_json_does_not_have_become_null() -> None:
 
 def test_long_messages_are_cut() -> None:
     trial = Trial(0, {}, "crash", "x" * 10_000_000)
-    assert len(journal.line_of(journal.encode(trial))) < 100_000
+    assert journal.encode(trial)["message"] == "x" * 20_000
 
 
 @given(st.data())

@@ -278,6 +278,9 @@ def test_keys_are_explained_the_nearest_first(tmp_path: Path) -> None:
     assert cache.why_missing(tmp_path, KEY, CONFIGS) == "matmul: 1 of 3 configurations are known"
     (near.folder(tmp_path) / "key.json").unlink()
     assert [entry.digest for entry, _ in cache.nearest(tmp_path, KEY)] == [far.digest]
+    stored(tmp_path, *(changed(gpu=f"{number}") for number in range(6)))
+    text = cache.explain(tmp_path, KEY)
+    assert text.count(" differs in ") == 5 and text.endswith("\n  and 2 more keys")
 
 
 def test_results_of_other_versions_the_newest_first(tmp_path: Path) -> None:

@@ -407,6 +407,7 @@ def test_indices_are_as_wide_as_the_widest_bound(dtype: str, index: str, bounds:
         ("x = [1]\ny = x\nx += [2]\nB[0] = len(y)", [2]),
         ("B[0] = (n is None) + 2 * (n is not None) + 4 * (3 is 3)", [6]),
         ("def f(x=5, /, **more):\n    return x + more['x']\nB[0] = f(1, x=2)\nB[1] = f(x=2)", [3, 7]),
+        ("for i in T.serial(2):\n    v = T.alloc_var('int32', 4)\nB[0] = v", [4]),  # until the kernel ends
         ("x = [4, 5]\nif n > 0:\n    B[0] = x.index(5)", [1]),
         ("for i in T.Parallel(T.min(n, 8)):\n    B[i] = 5", [5, 0, 0]),
         ("for i, j in T.Parallel(2, T.min(n, 8)):\n    B[i * 2 + j] = 5", [5, 0, 5, 0]),

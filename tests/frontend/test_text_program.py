@@ -69,6 +69,14 @@ def test_parameters_and_defaults() -> None:
     assert tiledsl.parse(SCALE, M=5, N=11, dtype=torch.float32).parameters["dtype"] == "float32"
 
 
+def test_a_sum_of_lists_is_another_list() -> None:
+    lines = ["a = [1]", "b = a", "c = a + [2]", "b += [3, 4]", "A[0] = len(a) * 10 + len(c)"]
+    text = "@T.prim_func\ndef main(A: T.Tensor((1,), 'int32')):\n    with T.Kernel(1) as bx:\n"
+    a = torch.zeros(1, dtype=torch.int32)
+    run(tiledsl.parse(text + "".join(f"        {line}\n" for line in lines)), a, out_idx=())
+    assert a.item() == 32
+
+
 def test_numbers_of_numpy_are_parameters_and_arrays_are_not() -> None:
     for rows in (np.int64(5), np.array(5)):
         assert tiledsl.parse(SCALE, M=rows, N=3, dtype="float32").parameters["M"] == 5

@@ -643,7 +643,7 @@ def main(X: T.Tensor((16,), "float32")):
         tiledsl.compile(names["main"], target="interpret")
 
 
-@pytest.mark.parametrize("groups", ["", "-1", "True", "2"])
+@pytest.mark.parametrize("groups", ["", "-1", "True", "2", "0, 2", "2, 0"])
 def test_warp_groups(groups: str, tmp_path: Any) -> None:
     text = f"""import tiledsl.language as T
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.affine import form_interval, is_position, linear_form
+from tiledsl.analysis.affine import _IndexReader, form_interval, is_position, linear_form
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
 from tiledsl.analysis.ranges import Interval, Ranges
 from tiledsl.ir.core import Value
@@ -103,6 +103,13 @@ def test_a_product_of_sums_is_multiplied_out_where_that_parts_scalars_from_tiles
     name: str, expected: dict[tuple[Value, ...], int]
 ) -> None:
     assert linear_form(VALUES[name], through_names=True) == LinearForm(expected)
+
+
+def test_products_of_at_most_eight_terms_are_multiplied_out() -> None:
+    reader, values = _IndexReader(True, Ranges()), list(VALUES.values())
+    sums = [LinearForm({(value,): 1 for value in values[:count]}) for count in (8, 9)]
+    assert reader.product(constant_form(3), sums[0]) == sums[0].times(constant_form(3))
+    assert reader.product(constant_form(3), sums[1]) is None
 
 
 @pytest.mark.parametrize(

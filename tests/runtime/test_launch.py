@@ -245,6 +245,15 @@ def test_many_signatures(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(kernel.caller(2).signatures) <= 8
 
 
+def test_how_many_signatures_are_known(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied((T.dynamic("M"), 32)), target="cuda:90"), driver, monkeypatch)
+    caller = kernel.caller(2)
+    for known, left in ((1023, 1024), (1024, 1)):
+        caller.signatures = dict.fromkeys(range(known))
+        kernel(tensor(known, 32), tensor(known, 32))
+        assert len(caller.signatures) == left
+
+
 def test_strides(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     program = copied((64, 32), (T.dynamic("row"), 1))
     kernel = pretend(tiledsl.compile(program, target="cuda:90"), driver, monkeypatch)
@@ -330,7 +339,7 @@ def test_the_kinds_of_tensors_seen_last_are_known(driver: Driver, monkeypatch: p
     for arguments in given:
         kernel(*arguments)
     recent = kernel.caller(3).recent
-    assert len(recent) == launch._RECENT
+    assert len(recent) == 4
     x, y, _ = given[-1]
     assert recent[0][1](x, y) and not recent[0][1](*given[0][:2])
 
@@ -346,7 +355,7 @@ def test_the_guards_of_a_signature_seen_last_are_kept(driver: Driver, monkeypatc
     signature.guards = ()
     for count in range(1, 7):
         caller._remember(signature, [tensor(64, 32), tensor(64, 32)])
-        assert list(signature.guards) == made[:count][::-1][: launch._RECENT]
+        assert list(signature.guards) == made[:count][::-1][:4]
 
 
 def test_a_call_that_knows_its_first_kind_is_not_written_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,14 @@ def test_the_tensor_for_none_is_kept_for_calls_alike(monkeypatch: pytest.MonkeyP
     assert [tuple(each.shape) for each in made] == [(70,), (64,)]
 
 
+def test_how_many_tensors_for_none_are_kept() -> None:
+    caller = built(False).caller(3)
+    for kept, left in ((1023, 1024), (1024, 1)):
+        caller.stand_ins = dict.fromkeys(range(kept))
+        given = [torch.zeros(kept), torch.zeros(kept)]
+        assert caller._converted([None, *given])[0].shape == (kept,) and len(caller.stand_ins) == left
+
+
 @pytest.mark.parametrize("number", [64, 0.5, "a", [1]])
 def test_what_is_no_tensor_is_refused_beside_none(number: Any) -> None:
     with pytest.raises(TileError, match="main: A "):

@@ -58,8 +58,9 @@ class TreeBuilder(Transformer[Token, Any]):
         return tuple(s for s in c if isinstance(s, Statement))
 
     def expression_statement(self, c: Children) -> Statement:
-        check_plain(c[0])
-        return syntax.ExpressionStatement(self.span(c[0], c[0]), c[0])
+        (value,) = c
+        check_plain(value)
+        return syntax.ExpressionStatement(self.span(value, value), value)
 
     def assign(self, c: Children) -> Statement:
         for target in c[:-1]:
@@ -175,7 +176,8 @@ class TreeBuilder(Transformer[Token, Any]):
         return syntax.Function(self.span(keyword, body[-1]), self.identifier(name), parameters or (), body, (), returns)
 
     def only(self, c: Children) -> Any:
-        return c[0]
+        (child,) = c
+        return child
 
     def children(self, c: Children) -> Children:
         return c
@@ -320,11 +322,13 @@ class TreeBuilder(Transformer[Token, Any]):
         return syntax.Name(self.span(word, word), self.identifier(word))
 
     def number(self, c: Children) -> Expression:
-        loc = self.span(c[0], c[0])
-        return syntax.Constant(loc, literals.number(str(c[0]), loc))
+        (word,) = c
+        loc = self.span(word, word)
+        return syntax.Constant(loc, literals.number(str(word), loc))
 
     def constant(self, c: Children) -> Expression:
-        return syntax.Constant(self.span(c[0], c[0]), _CONSTANTS[c[0]])
+        (word,) = c
+        return syntax.Constant(self.span(word, word), _CONSTANTS[word])
 
     def strings(self, c: Children) -> Expression:
         loc = self.span(c[0], c[-1])

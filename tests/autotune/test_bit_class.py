@@ -140,6 +140,7 @@ def whole(form: str) -> str:
         (summed_at("%i", "%j"), summed_at("%host", "%j")),
         (summed_at("%i", "%j"), summed_at("%i", "%wide")),
         (summed("sum", 0), summed("sum", 1)),  # of tiles as large
+        *((each, each.replace("%at", "%other")) for each in (walk("add", "%c0", "add"), walk_while("%c0", "add"))),
         (chain(bounds="%c0, %c6, %c1"), chain(bounds="%c0, %c7, %c1")),  # beyond A's 96 columns are zeros
         (turned(f"%q = {TURN} : int32"), turned(f"%q = {TURN} : int32 %p = arith.add %q, %bx : int32", "%p")),
         (

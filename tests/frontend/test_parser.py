@@ -115,8 +115,8 @@ REFUSED = [
     ("match x:\n  case 1: pass\n", "1:1", "'match' is not part of the tile language; use `if` and `elif`"),
     ("type X = int\n", "1:1", "'type' is not part"),
     ("x = 3 + 1.5j\n", "1:9", "complex numbers such as 1.5j are not part"),
-    (f"x = 1.{'5' * 37}j\n", "1:5", f"such as 1.{'5' * 37}j are not part"),  # 40 characters
-    (f"x = 1.{'5' * 38}j\n", "1:5", f"such as 1.{'5' * 35}... are not part"),
+    (f"x = 1.{'5' * 27}j\n", "1:5", f"such as 1.{'5' * 27}j are not part"),  # 30 characters
+    (f"x = 1.{'5' * 28}j\n", "1:5", f"such as 1.{'5' * 25}... are not part"),
     ("raise A from b\n", "1:9", "'raise ... from' is not part"),
     ("x = (1 +\n     2]\n", "2:7", "']' does not close '('"),
     ("x)\n", "1:2", "')' closes nothing"),
@@ -185,6 +185,9 @@ REFUSED = [
     ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "102:1", "blocks are nested"),
     ("print 'x'\n", "1:7", "unexpected ''x''; expected"),
     ("def f(\n", "1:6", "'(' was never closed"),
+    ("a " + "b" * 30 + "\n", "1:3", f"unexpected '{'b' * 30}'"),
+    ("a " + "b" * 31 + "\n", "1:3", f"unexpected '{'b' * 27}...'"),
+    ("a '''b\nc'''\n", "1:3", "unexpected ''''b'"),
     ("x = {1 2}\n", "1:8", "unexpected '2'; expected '}', ':', ',' or 'in'"),
 ]
 

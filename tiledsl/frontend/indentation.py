@@ -92,7 +92,7 @@ class LineStructure(PostLex):
                 message = f"'{token}' is not part of the tile language; {_INSTEAD[token]}"
                 raise TileError(message, self.loc(token), code="not-in-language")
             elif kind == "COMPLEX":
-                message = f"complex numbers such as {_shorten(token)} are not part of the tile language"
+                message = f"complex numbers such as {shortened(token)} are not part of the tile language"
                 raise TileError(message, self.loc(token), code="not-in-language")
             yield token
             last = token
@@ -156,5 +156,7 @@ def _at_end(kind: str, last: Token) -> Token:
     return Token(kind, "", line=line, column=column, end_line=line, end_column=column)
 
 
-def _shorten(text: str, limit: int = 40) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+def shortened(token: str) -> str:
+    """The first line of a token's text, as long as fits into a message."""
+    line = token.partition("\n")[0]
+    return line if len(line) <= 30 else line[:27] + "..."

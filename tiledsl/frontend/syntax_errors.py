@@ -9,7 +9,7 @@ from lark import UnexpectedInput
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from tiledsl.errors import TileError
-from tiledsl.frontend.indentation import LineStructure
+from tiledsl.frontend.indentation import LineStructure, shortened
 from tiledsl.location import Loc
 
 _MAX_EXPECTED = 4
@@ -40,7 +40,7 @@ def explain(error: UnexpectedInput, lines: LineStructure, text: str, line_shift:
         return TileError(
             "'raise ... from' is not part of the tile language; raise the exception alone", loc, code="not-in-language"
         )
-    found = _FOUND.get(token.type) or f"'{_shorten(str(token))}'"
+    found = _FOUND.get(token.type) or f"'{shortened(str(token))}'"
     expected = _expected(set(error.accepts or error.expected))
     message = f"unexpected {found}" + (f"; expected {expected}" if expected else "")
     notes: list[str | tuple[str, Loc]] = []
@@ -100,8 +100,3 @@ def _expected(accepted: set[str]) -> str:
         words = [word for name, word in _OTHERS.items() if name in accepted]
     words = words[:_MAX_EXPECTED]
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else ""
-
-
-def _shorten(text: str, limit: int = 30) -> str:
-    text = text.split("\n")[0] if "\n" in text else text
-    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -377,7 +377,7 @@ def test_registers_that_are_live_at_one_time() -> None:
             for place in range(len(ops) + 1)
         )
         found: Any = TileLoop(loop, (), ())  # type: ignore[arg-type]
-        assert (live_registers(found, 4), live_registers(found, 8)) == (32 * most, 16 * most), seed
+        assert (live_registers(found, 4, True), live_registers(found, 8, True)) == (32 * most, 16 * most), seed
 
 
 def test_rows_take_no_registers_but_tiles_do() -> None:
@@ -392,7 +392,7 @@ def test_rows_take_no_registers_but_tiles_do() -> None:
       scf.yield [%p]
     }}"""
     (loop,) = [op for op in kernel_of(program(body)).walk() if op.name == "scf.for"]
-    assert live_registers(TileLoop(loop, (), ()), 4) == 32  # type: ignore[arg-type]
+    assert live_registers(TileLoop(loop, (), ()), 4, True) == 32  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def tile_loops(body: Region) -> TileLoops:
     return TileLoops(tuple(loops), tuple(op for op in body if isinstance(op, LOADS)))
 
 
-def find_tile_loops(body: Region, warps: int = 0) -> TileLoops:
+def find_tile_loops(body: Region, warps: int) -> TileLoops:
     """The loops of a kernel, whose rows shall be divided among consumers, or which one group of `warps` shall run.
     Raises NotRecognised with the reason."""
     found = tile_loops(body)
@@ -418,7 +418,7 @@ def check_rows(body: Region, tiles: Sequence[tuple[int, ...]], operands: set[Ope
             raise NotRecognised("a transpose", op)
 
 
-def live_registers(loop: TileLoop, warps: int, everywhere: bool = True) -> int:
+def live_registers(loop: TileLoop, warps: int, everywhere: bool) -> int:
     """The most registers of a thread that tiles take at one time in a turn of a loop: all tiles `everywhere`, or sums
     and what is carried while products are issued, with the operands of those that wait for the next turn."""
     body = loop.op.body

@@ -39,6 +39,16 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def test_files_of_64_mebibytes_are_read_and_larger_ones_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    os.truncate(file, 64 << 20)
+    assert len(read_file(file)) == 64 << 20
+    os.truncate(file, (64 << 20) + 1)
+    with pytest.raises(ValueError, match="too large, 67108865 bytes"):
+        read_file(file)
+
+
 def test_others_may_read_what_the_umask_lets_them(tmp_path: Path, umask: int) -> None:
     write_file(tmp_path / "ours", b"1")
     write_output(tmp_path / "theirs", b"1")

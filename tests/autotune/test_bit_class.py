@@ -460,6 +460,9 @@ def test_long_forms_are_hashed() -> None:
     assert reader._small(short) is short
     assert reader._small(long) == ("hash", short_digest(repr(long)))
     assert reader._small((*long, ("at", "tile"))) == (*long, ("at", "tile"))  # which a chain may leave out
+    for length in (19_980, 19_981):  # 20000 and 20001 characters
+        of_places = ("b" * length, ("at", "tile"))
+        assert (reader._small(of_places) is of_places) == (length == 19_980)
     longest = ("b" * 20_000, ("at", "tile"))
     assert reader._small(longest) == ("hash", short_digest(repr(longest)), ("at",))
     for length in (399, 400, 401):

@@ -253,6 +253,14 @@ def test_entries_the_newest_first(tmp_path: Path) -> None:
     assert not (tmp_path / "autotune" / "other").exists() and cache.clear([first]) == 0
 
 
+def test_so_many_keys_are_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fields = {**KEY.fields, "triton": "4"}
+    many = [cache.CacheEntry(tmp_path, KEY.kernel, f"{number}", fields, 0.0) for number in range(501)]
+    monkeypatch.setattr(cache, "entries", lambda root, kernel: many)
+    assert [entry.digest for entry, _ in cache.nearest(tmp_path, KEY)] == [f"{number}" for number in range(500)]
+    assert len(cache.other_versions(tmp_path, KEY)) == 500
+
+
 def test_keys_are_explained_the_nearest_first(tmp_path: Path) -> None:
     text = cache.explain(tmp_path, KEY)
     assert text == f"matmul/{KEY.digest}\n  not stored; nothing is stored for this kernel"

@@ -15,7 +15,7 @@ from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.left_out import _raise_shared, prune_and_order
 from tiledsl.autotuner.predicting import prune
-from tiledsl.autotuner.predicting.prune import HEAVY_SPILLS, SoftPruneReason
+from tiledsl.autotuner.predicting.prune import SoftPruneReason
 from tiledsl.autotuner.run import TuningRun
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import Trial
@@ -143,9 +143,7 @@ def test_what_spills_much_is_left_out_after_it_was_compiled() -> None:
     run = TuningRun(problem, problem.restore(None, {}), None, lambda _: None, Alone())
     measured: list[int] = []
     run._measure = measured.append  # type: ignore[method-assign]
-    for trial, spills in zip(run.trials, (HEAVY_SPILLS + 1, HEAVY_SPILLS + 1, HEAVY_SPILLS)):
+    for trial, spills in zip(run.trials, (513, 513, 512)):
         run._compiled(trial, CompileOutcome(trial.index, "ok", resources={"spills": spills}))
     assert [trial.status for trial in run.trials] == ["new", "pruned", "new"] and measured == [0, 2]
-    assert run.trials[1].message == f"spills {HEAVY_SPILLS + 1} bytes of each thread's registers to memory; " + (
-        f"more than {HEAVY_SPILLS} is hopeless"
-    )
+    assert run.trials[1].message == ("spills 513 bytes of each thread's registers to memory; more than 512 is hopeless")

@@ -12,7 +12,6 @@ import pytest
 from tests.passes.ir_cases import kernel_of, program
 from tiledsl.analysis.gluon import plan
 from tiledsl.analysis.gluon.plan import (
-    BARRIER_BYTES,
     CONSUMER_REGISTERS,
     ENTRY_REGISTERS,
     PRODUCER_REGISTERS,
@@ -265,7 +264,7 @@ def held_differently_long(rows: int) -> TileLoops:
 def test_tiles_that_wait_have_places_of_their_own(rows: int, groups: int, warps: int, once: int, stage: int) -> None:
     found = held_differently_long(rows)
     made = make_plan(found, groups, warps, 0, PLENTY)
-    assert made.least == BARRIER_BYTES + (once + 2 * stage) * 8192 and made.stages == 4  # as the deepest loop asks
+    assert made.least == 1024 + (once + 2 * stage) * 8192 and made.stages == 4  # as the deepest loop asks
     with pytest.raises(NotRecognised, match="two stages need") as raised:
         make_plan(found, groups, warps, 0, made.least - 1)
     assert raised.value.op is found.loops[0].op
@@ -310,7 +309,7 @@ def test_stages_fill_shared_memory() -> None:
     kib, result, found = 1024, a_store(128, 64), loops()
 
     def planned(asked: int, stages: int, *stored: Any, short: int = 0) -> Plan:
-        bytes_ = BARRIER_BYTES + (16 + 16 * len(stored) + 16 * stages) * kib - short
+        bytes_ = 1024 + (16 + 16 * len(stored) + 16 * stages) * kib - short
         return make_plan(found, 2, 4, asked, bytes_, stored)
 
     assert [planned(asked, 5, result).stages for asked in (0, 1, 2, 4, 5, 6)] == [3, 2, 2, 4, 5, 5]
@@ -323,9 +322,9 @@ def test_stages_fill_shared_memory() -> None:
         with pytest.raises(NotRecognised, match="two stages need 66560 bytes of shared memory"):
             planned(2, 1, other)
         assert planned(2, 1, other, result).in_item is result
-    assert make_plan(loops("added"), 2, 4, 0, BARRIER_BYTES + 2 * 24 * kib).stages == 2
+    assert make_plan(loops("added"), 2, 4, 0, 1024 + 2 * 24 * kib).stages == 2
     with pytest.raises(NotRecognised, match="two stages need 50176 bytes of shared memory of 50175"):
-        make_plan(loops("added"), 2, 4, 0, BARRIER_BYTES + 2 * 24 * kib - 1)
+        make_plan(loops("added"), 2, 4, 0, 1024 + 2 * 24 * kib - 1)
 
 
 def test_what_depends_on_one_operand_of_several() -> None:

@@ -850,3 +850,11 @@ def test_an_index_of_a_dimension_of_one_is_0(index: str, compared: int) -> None:
     tile.copy %t, %Y {{shape = (8,), source_axes = (1,), target_axes = (0,)}}"""
     lines = after(VectorizeParallel(), body, parameters="X: 8*float32, Y: 8*float32, n: int32")
     assert sum("arith.cmp" in line for line in lines) == compared
+
+
+@pytest.mark.parametrize(("points", "sums"), [("(4, 1)", 0), ("(4, 8)", 1)])
+def test_what_several_points_add_to_an_element_of_memory_is_summed_before(points: str, sums: int) -> None:
+    body = f"""tile.parallel {{extents = {points}}} (%i: int32, %j: int32) {{
+      %x = tile.load %X[%i, %j] : float32 %o = tile.atomic %x, %Y[%i] {{kind = "add"}} : float32 }}"""
+    lines = after(VectorizeParallel(), body, parameters="X: 4*8*float32, Y: 4*float32")
+    assert sum("tensor.reduce" in line for line in lines) == sums

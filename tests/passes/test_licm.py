@@ -103,3 +103,37 @@ def test_conditional_work_stays_conditional() -> None:
 @given(programs(), st.integers(0, 99))
 def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
     check_pass(Licm(), func, inputs_for(func, seed))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "runs"),
+    [
+        ("%c0, %c4, %c1", True),
+        ("%c4, %c0, %c-1", True),
+        ("%c0, %c4, %c-1", False),
+        ("%c4, %c0, %c1", False),
+        ("%c4, %c4, %c1", False),
+        ("%c4, %c4, %c-1", False),
+        ("%c0, %c4, %s", False),
+        ("%c0, %s, %c1", False),
+    ],
+)
+def test_a_division_leaves_a_loop_that_runs_in_its_direction(bounds: str, runs: bool) -> None:
+    body = f"scf.for {bounds} (%i: int32) {{\n%q = arith.floordiv %bx, %s : int32\ntile.store %q, %N[%i]\nscf.yield\n}}"
+    assert (after(Licm(), body)[0] == "%q = arith.floordiv %bx, %s : int32") is runs
+
+
+def test_a_division_stays_in_a_while_loop() -> None:
+    body = """
+    scf.while {
+      %more = arith.cmp %s, %bx {predicate = "lt"} : bool
+      scf.condition %more
+    } {
+      %t = arith.add %s, %bx : int32
+      %q = arith.floordiv %t, %s : int32
+      tile.store %q, %N[%bx]
+      scf.yield
+    }"""
+    lines = after(Licm(), body)
+    assert lines.index("%q = arith.floordiv %t, %s : int32") > lines.index("scf.while {")
+    assert lines.index("%t = arith.add %s, %bx : int32") < lines.index("scf.while {")

@@ -319,9 +319,9 @@ def broadcast_once(op: tensor.BroadcastOp, rw: Rewriter) -> bool:
 
 
 @pattern(tensor.ReshapeOp, tensor.TransposeOp)
-def reshape_splat_or_iota(op: Operation, rw: Rewriter) -> bool:
+def reshape_splat_or_iota(op: tensor.ReshapeOp | tensor.TransposeOp, rw: Rewriter) -> bool:
     # reshape(broadcast(scalar))  ==>  broadcast(scalar);    reshape(iota), transpose(iota)  ==>  iota of another axis
-    inner = op.operands[0].op
+    inner = op.source.op
     type = op.result.type
     if isinstance(inner, tensor.BroadcastOp) and not inner.source.shape:
         scalar = inner.source

@@ -122,7 +122,7 @@ class _Dependence:
         if isinstance(op, _VIEWS):
             return self.how[op.source]
         if isinstance(op, arith.NegOp):
-            how = self.how[op.operands[0]]
+            how = self.how[op.source]
             return how if isinstance(how, _Scaled) else how.times(-1)
         if isinstance(op, arith.CastOp) and ELEMENTS[op.out.dtype].kind == "float":
             _require(self._is_weight(op.source))
@@ -130,7 +130,8 @@ class _Dependence:
         if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op.out.dtype == "float32":
             return self._alike(op.operands)
         if isinstance(op, arith.MathOp) and MATH_FUNCTIONS[op.function].base:
-            return self._power(op.function, self.how[op.operands[0]])
+            (exponent,) = op.arguments
+            return self._power(op.function, self.how[exponent])
         if isinstance(op, arith.SelectOp):
             return self._alike(op.operands[1:])
         if isinstance(op, tensor.DotOp) and op.b not in self.how:

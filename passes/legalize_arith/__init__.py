@@ -137,9 +137,9 @@ _SPELT_OUT: dict[str, Callable[[Value, Rewriter], Value]] = {
 def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
     # sigmoid(x)  ==>  1 / (exp(-x) + 1), in float32 at least;    isnan(x)  ==>  x != x
     function = _SPELT_OUT.get(op.function)
-    x = op.arguments[0]
+    x, *others = op.arguments
     if op.function == "clamp":
-        _, low, high = op.arguments
+        low, high = others
         rw.replace(op, [_made(rw, arith.MinOp, _made(rw, arith.MaxOp, x, low), high)])
     elif verdict(op.function, (x.dtype,)).rewrite == "identity":
         rw.replace(op, [x])
@@ -154,8 +154,11 @@ def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
 
 def _difference_of_scaled(op: MathOp) -> tuple[arith.MulOp, arith.MulOp] | None:
     """The products a * c and b * c of an exponential of their difference; None for others."""
-    difference = op.arguments[0].op
-    if MATH_FUNCTIONS[op.function].base is None or not isinstance(difference, arith.SubOp):
+    if MATH_FUNCTIONS[op.function].base is None:
+        return None
+    (exponent,) = op.arguments
+    difference = exponent.op
+    if not isinstance(difference, arith.SubOp):
         return None
     lhs, rhs = difference.lhs.op, difference.rhs.op
     if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:
@@ -175,7 +178,7 @@ def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
         return False
     lhs, rhs = found
     scaled = _made(rw, arith.MulOp, _made(rw, arith.SubOp, lhs.lhs, rhs.lhs), lhs.rhs)
-    if scaled.type != op.arguments[0].type:
+    if [scaled.type] != [each.type for each in op.arguments]:
         return False
     op.set_operands([scaled])
     return True

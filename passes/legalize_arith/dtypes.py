@@ -57,7 +57,7 @@ def question(op: Operation) -> Question | None:
     ask = _QUESTIONS.get(type(op))
     if ask is not None:
         return ask(op)
-    return (op.name.removeprefix("arith."), (op.operands[0].dtype,)) if isinstance(op, BinaryOp) else None
+    return (op.name.removeprefix("arith."), (op.lhs.dtype,)) if isinstance(op, BinaryOp) else None
 
 
 def check_legal(op: Operation, kind: str, arch: int | str | None) -> None:
@@ -130,7 +130,7 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
         entry = ask(op)
         if entry.rewrite != "bits":
             return False
-        x = op.arguments[0]
+        (x,) = op.arguments
         dtype, missing = x.dtype, ELEMENTS[entry.dtype].bits - ELEMENTS[x.dtype].bits
         bits = cast(rw, bitcast(rw, x, f"uint{ELEMENTS[dtype].bits}"), entry.dtype)
         made = rw.insert(MathOp([bits], function=op.function)).result
@@ -145,7 +145,8 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
         write = _WHERE_MISSING.get(op.function)
         if write is None or ask(op).rewrite != "spell out":
             return False
-        rw.replace(op, [write(rw, op.arguments[0])])
+        (x,) = op.arguments
+        rw.replace(op, [write(rw, x)])
         return True
 
     @pattern(tensor.DotOp)

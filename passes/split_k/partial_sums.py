@@ -31,7 +31,8 @@ def clone_for_sums(kernel: tile.KernelOp, mapping: dict[Value, Value]) -> tile.K
     assert isinstance(second, tile.KernelOp) and kernel.parent is not None
     kernel.parent.insert(second, kernel.next)
     owner = kernel.parent_op
-    base = owner.sym_name if kernel.sym_name == "kernel" and isinstance(owner, tile.FuncOp) else kernel.sym_name
+    assert isinstance(owner, tile.FuncOp), "a kernel stands in a program"
+    base = owner.sym_name if kernel.sym_name == "kernel" else kernel.sym_name
     second.set_attribute("sym_name", f"{base}_sum")
     second.set_attribute("remarks", ())
     return second

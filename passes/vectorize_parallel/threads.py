@@ -301,11 +301,11 @@ def _at(value: Value, point: tuple[int, ...]) -> Number:
     if isinstance(op, tensor.BroadcastOp):
         return _at(op.source, point)
     if isinstance(op, arith.NotOp) and value.dtype == "bool":
-        return not _at(op.operands[0], point)
+        return not _at(op.source, point)
     if isinstance(op, arith.CmpOp):
-        return bool(arith.PREDICATES[op.predicate](_at(op.operands[0], point), _at(op.operands[1], point)))
-    if isinstance(op, arith.CastOp) and op.operands[0].dtype in ("bool", "int32"):
-        return _as_stored(_at(op.operands[0], point), value.dtype)
+        return bool(arith.PREDICATES[op.predicate](_at(op.lhs, point), _at(op.rhs, point)))
+    if isinstance(op, arith.CastOp) and op.source.dtype in ("bool", "int32"):
+        return _as_stored(_at(op.source, point), value.dtype)
     if isinstance(op, arith.BinaryOp) and value.dtype in ("bool", "int32", "float32"):
         lhs, rhs = (_at(each, point) for each in op.operands)
         with suppress(ArithmeticError, ValueError, TypeError, NotImplementedError):

@@ -531,6 +531,14 @@ def test_elements_of_each_thread(value: str, more: str, scope: str) -> None:
     assert {line.rpartition(", ")[2] for line in found if line.startswith("%x")} == {f"{scope}>"}
 
 
+def test_a_variable_that_counts_is_the_same_in_all_threads() -> None:
+    count = "%a = tile.load %v : int32\n%b = arith.add %a, %c1 : int32\ntile.store %b, %v\n%d = tile.load %v : int32\n"
+    body = READY.replace("32", "64") + LOW.replace("%c32", "%c64") + ZERO
+    body += branch("%low", GIVE + STORE, f"tile.store %c3, %v\n{TAKE}\n{loop('%n', count)}{count}tile.store %z, %Y[%d]")
+    found = "\n".join(merged(body, threads=96))
+    assert "scf.if" not in found and "mask=" not in found and "tile.store %c0p0, %Y[%d" in found
+
+
 @pytest.mark.parametrize(
     ("made", "taken", "threads"),
     [(X_TO_S, S_TO_Y, 96), (X_TO_S, f"tile.fill %z, %x\n{S_TO_Y}", 32), ("tile.fill %z, %s", S_TO_Y, 64)],

@@ -645,6 +645,12 @@ def test_parts_along_k_are_at_known_places_of_one_tile(before: str, after: str) 
     changed = [each.replace(before, after) for each in statements]
     _, found = divided(*changed, tiles=all_tiles)
     assert "tile.gemm %a1, %b1, %c" in found
+    for part in ("%a0 ", "%a1 ", "%b1 "):
+        turned = [
+            each.replace("source_axes = (0, 1)", "source_axes = (1, 0)") if part in each else each
+            for each in statements
+        ]
+        assert turned != statements and "tile.gemm %a1, %b1, %c" in divided(*turned, tiles=all_tiles)[1]
     half = [each.replace("(32, 32)", "(32, 16)") if "%a1 " in each else each for each in statements]
     assert half != statements and "tile.gemm %a1, %b1, %c" in divided(*half, tiles=all_tiles)[1]
     assert "tile.gemm %a1, %b1, %c" not in divided(*statements, tiles=all_tiles)[1]

@@ -141,3 +141,15 @@ def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: st
         assert rewritten(compare_columns, body + STORE) is changes
     else:
         rewritten(compare_columns, body + STORE)
+
+
+@pytest.mark.parametrize(("rows", "changes"), [(1, True), (8, False)])
+def test_columns_are_compared_by_themselves_where_there_is_one_row(rows: int, changes: bool) -> None:
+    """Where several rows differ in nothing, a sum for all of them is as cheap."""
+    value, place = ("%column", "%c0") if rows == 1 else ("%x", "%i")
+    body = f"""%at = arith.add %j, %bx : tensor<1x16xint32>
+    %here = tensor.broadcast %at : tensor<{rows}x16xint32>
+    %seen = arith.cmp {"%at" if rows == 1 else "%here"}, %c9 {{predicate = "lt"}} : tensor<{rows}x16xbool>
+    %y = arith.select %seen, {value}, %nought : tensor<{rows}x16xfloat32>
+    tile.store %y, %B[{place}, %j]"""
+    assert rewritten(compare_columns, body) is changes

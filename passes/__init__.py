@@ -21,6 +21,7 @@ from tiledsl.passes.fit_warps import FitWarps
 from tiledsl.passes.fold_rows import FoldRows
 from tiledsl.passes.fold_unit_dims import FoldUnitDims
 from tiledsl.passes.guard_accesses import GuardAccesses
+from tiledsl.passes.hold_tiles import HoldTiles
 from tiledsl.passes.join_loads import JoinLoads
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_layouts import LegalizeLayouts
@@ -105,6 +106,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Cse,  # what two loops computed alike stands before both now
     Dce,
     ScheduleLoops,  # the order of what is left is that of its text, and what stands in loops will not change
+    HoldTiles,  # loads that a loop makes again: places are sums of what is left
 )
 
 _DEFAULTS = {each: each() for each in PIPELINE}

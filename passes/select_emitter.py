@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
@@ -30,7 +29,7 @@ from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.dialects.gluon import has_gluon, targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -62,7 +61,6 @@ _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
 RESCALINGS = ("auto", "each", "late", "lazy")
 CONSUMERS = {"auto": (), "rows": (True,), "one": (False,), "apart": (False,)}  # whether each has rows of its own
-GLUON_ARCH = 90
 
 
 @dataclass(frozen=True)
@@ -131,13 +129,13 @@ class SelectEmitter(Pass):
                     raise NotRecognised("the program has several kernels")
                 self._convert(program, kernel)
             except NotRecognised as reason:
-                self._explain(func, kernel, reason, _has_gluon(program.target))
-        if _has_gluon(program.target):
+                self._explain(func, kernel, reason, has_gluon(program.target))
+        if has_gluon(program.target):
             self._remark(func)
         _inline_single_tiles(func)
 
     def allowances(self, program: Program) -> frozenset[str]:
-        if not _has_gluon(program.target) or self.backend == "triton":
+        if not has_gluon(program.target) or self.backend == "triton":
             return frozenset()
         masks = any(True for _ in masked_products(program.root.walk()))
         names = {
@@ -176,7 +174,7 @@ class SelectEmitter(Pass):
     def _convert(self, program: Program, kernel: tile.KernelOp) -> None:
         """Put a prepared copy of a kernel in its place. Raises NotRecognised, and then leaves it."""
         target = program.target
-        if not _has_gluon(target):
+        if not has_gluon(target):
             raise NotRecognised(f"it is compiled for {target}")
         missing = support.missing()
         if missing:
@@ -342,10 +340,6 @@ def _store_turned(body: Region) -> list[tile.StoreBlockOp]:
         if (box := _store_box(store)) is not None:
             boxes.append(box)
     return boxes
-
-
-def _has_gluon(target: Any) -> bool:
-    return getattr(target, "kind", None) == "cuda" and target.arch == GLUON_ARCH
 
 
 def _inline_single_tiles(func: tile.FuncOp) -> None:

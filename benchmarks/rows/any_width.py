@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.handwritten import tuned_wide
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled, copy_ceiling
-from benchmarks.programs import example, gradients, held_rows, shared_rows, wide_rows
+from benchmarks.programs import example, gradients, shared_rows, wide_rows
 from benchmarks.row import Candidate, Row
 
 WIDTHS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -67,32 +67,23 @@ SHARED_SPACE = _space(
     (8192, 16, 256), (8192, 32, 256), (16384, 8, 512), (16384, 16, 512), (4096, 16, 128), (8192, 4, 512),
     (16384, 2, 1024), names=("block_N", "delay", "threads"),
 )  # fmt: skip
-_HELD = ("block_N", "blocks", "threads", "num_stages")
-HELD_SPACE = [
-    {"block_N": 8192, "blocks": 396, "threads": 256, "num_stages": 3, "maxnreg": 80},
-    *_space(
-        (8192, 256, 512, 3), (8192, 396, 256, 3), (4096, 528, 256, 3), (8192, 264, 256, 3), (16384, 132, 512, 2),
-        (16384, 132, 1024, 3), names=_HELD,
-    ),
-]  # fmt: skip
+_HELD = ("block_M", "block_N", "blocks", "threads", "maxnreg")
 
 
-def _wide(*configs: tuple[int, ...], names: Sequence[str], maxnreg: int = 0) -> list[dict[str, Any]]:
-    """Configurations of programs that clear their words first, and begin meanwhile."""
-    more = {"launch_pdl": True, **({"maxnreg": maxnreg} if maxnreg else {})}
-    return [{**each, **more} for each in _space(*configs, names=names)]
+def _wide(*configs: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Configurations of programs that clear their words first, and begin meanwhile. Rings take what shared memory there
+    is as they are, without a further place."""
+    more = {"launch_pdl": True, "pass_configs": {"pipeline-loops.deepen": False}}
+    return [{**each, **more} for each in _space(*configs, names=_HELD)]
 
 
-_WIDE_ROWS = ("block_M", *_HELD)
-WIDE_SPACE = [
-    *_wide((2048, 1056, 128), (4096, 528, 256), names=_HELD[:3]),
-    *_wide((2048, 1056, 128), names=_HELD[:3], maxnreg=64),
-    *_wide((8192, 264, 256), names=_HELD[:3], maxnreg=128),
-]
-WIDE_NORM_SPACE = [
-    *_wide((4, 2048, 264, 256, 2), (4, 4096, 132, 512, 2), names=_WIDE_ROWS, maxnreg=128),
-    *_wide((2, 2048, 264, 256, 3), (2, 4096, 132, 512, 3), names=_WIDE_ROWS),
-]
+WIDE_SPACE = _wide(
+    (2, 4096, 528, 256, 64), (4, 2048, 528, 256, 64), (2, 4096, 512, 256, 64), (2, 8192, 264, 512, 64),
+    (4, 4096, 264, 256, 128),
+)  # fmt: skip
+WIDE_GRADIENT_SPACE = _wide(
+    (4, 2048, 264, 256, 128), (4, 2048, 256, 256, 128), (8, 1024, 264, 256, 128), (4, 1024, 528, 128, 128)
+)
 
 
 def norm_space(N: int) -> list[dict[str, Any]]:
@@ -175,8 +166,8 @@ def softmax_backward_row(M: int, N: int, quick: bool = False) -> Row:
         lambda y, dy: [gradient(y, dy)],
         (
             _ours(
-                gradients.softmax_gradient, held_rows.softmax_gradient, M, N, whole_space(N),
-                common=HELD_SPACE,
+                gradients.softmax_gradient, wide_rows.softmax_gradient, M, N, whole_space(N),
+                common=WIDE_GRADIENT_SPACE,
             ),
             compiled(lambda y, dy: gradient(y, dy).to(y.dtype)),
             tuned_wide.softmax_gradient_by_hand(N),
@@ -237,7 +228,7 @@ def _norm_backward(family: str, programs: Callable[[Any], Any], centred: bool, M
         lambda *given: list(gradient(*given)),
         (
             _ours(
-                programs(gradients), programs(wide_rows), M, N, norm_space(N), common=WIDE_NORM_SPACE, widest=8192,
+                programs(gradients), programs(wide_rows), M, N, norm_space(N), common=WIDE_GRADIENT_SPACE, widest=8192,
             ),
             compiled(lambda *given: tuple(each.to(_BF16) for each in gradient(*given))),
             tuned_wide.norm_gradient_by_hand(N, centred),

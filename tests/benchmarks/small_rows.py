@@ -19,7 +19,7 @@ from benchmarks.execute import run_row
 from benchmarks.handwritten import tuned_attention, tuned_gemm
 from benchmarks.handwritten.variants import by_hand
 from benchmarks.ours import tiledsl_candidate
-from benchmarks.programs import held_rows, selection, shared_rows, wide_rows
+from benchmarks.programs import selection, shared_rows, wide_rows
 from benchmarks.programs.gemm import matmul
 from benchmarks.row import Context, Row
 from benchmarks.rows import (
@@ -111,7 +111,7 @@ def rows() -> list[Row]:
         *(make(13, 200) for make in any_width.MAKERS),
         shared(any_width.softmax_row, shared_rows.softmax, delay=2),
         held(any_width.softmax_row, wide_rows.softmax),
-        held(any_width.softmax_backward_row, held_rows.softmax_gradient),
+        held(any_width.softmax_backward_row, wide_rows.softmax_gradient),
         held(any_width.rms_norm_row, wide_rows.rms_norm),
         held(any_width.layer_norm_row, wide_rows.layer_norm),
         held(any_width.rms_norm_backward_row, wide_rows.rms_norm_gradient),

@@ -6,22 +6,41 @@ import pytest
 
 import tiledsl
 from benchmarks.programs import wide_rows
+from tiledsl.kernels.kernel import Kernel
 
-NAMES = ["softmax", "rms_norm", "layer_norm", "rms_norm_gradient", "layer_norm_gradient"]
+NAMES = ["softmax", "softmax_gradient", "rms_norm", "layer_norm", "rms_norm_gradient", "layer_norm_gradient"]
+
+
+def kernel(name: str, M: int, N: int, **config: int) -> Kernel:
+    program = getattr(wide_rows, name)
+    function = tiledsl.jit(**{**program.options, "target": "cuda:90"})(program.function)
+    return function.kernel_for({"M": M, "N": N}, config)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bounds_races_and_reads_are_proved(name: str) -> None:
     """All but whether each pass keeps the meaning: the executor runs one block after the other, and these wait."""
-    program = getattr(wide_rows, name)
-    function = tiledsl.jit(**{**program.options, "target": "cuda:90"})(program.function)
-    kernel = function.kernel_for({"M": 2048, "N": 65536}, {"block_M": 2, "block_N": 2048, "blocks": 264})
-    checks = kernel.verify(seconds=20).checks
+    checks = kernel(name, 2048, 65536, block_M=2, block_N=4096, blocks=264).verify(seconds=20).checks
     assert {"bounds", "race", "read"} == {each.kind for each in checks if each.status == "proved"}
     assert {(each.status, each.subject) for each in checks if each.status != "proved"} == {("unknown", "elaborate")}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_one_piece_keep_their_meaning(name: str) -> None:
+    checks = kernel(name, 7, 200, block_M=2, block_N=256, blocks=2, threads=32).verify(seconds=20).checks
+    assert {each.status for each in checks} == {"proved", "tested"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("M", "N", "lag"), [(2048, 65536, 2), (512, 262144, 1)])
+def test_pieces_stay_in_shared_memory(name: str, M: int, N: int, lag: int) -> None:
+    made = kernel(name, M, N, block_M=4, block_N=2048, blocks=264, lag=lag, num_stages=4)
+    tensors = 2 if "gradient" in name else 1
+    assert made.source.count("gl.allocate_shared_memory") == tensors
+    assert made.source.count(f"[{4 + lag}, 4, 2048]") == tensors
+
+
 def test_groups_and_turns() -> None:
     assert wide_rows.walk(2048, 65536, 1, 4096, 528) == (16, 33, 63)
-    assert wide_rows.walk(11, 2500, 2, 1024, 3) == (3, 1, 6)
+    assert wide_rows.walk(11, 2500, 2, 1024, 6) == (3, 2, 3)
     assert wide_rows.walk(11, 2500, 2, 1024, 1) == (3, 1, 6)  # a group at least

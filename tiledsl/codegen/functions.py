@@ -25,6 +25,7 @@ TORCH_TYPES = {name: f"torch.{name}" for name in ELEMENTS}
 # Functions that combine elements in tl.reduce and tl.associative_scan, by name: their bodies. These combine a with b
 # behind it, and of two tiles f and a with g and b.
 COMBINE_FUNCTIONS = {
+    "_add": "a + b",
     "_multiply": "a * b",
     "_second": "b",
     "_linear": "f * g, g * a + b",

@@ -9,6 +9,7 @@ from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.kernel import GluonKernelWriter
+from tiledsl.codegen.gluon.rings import RingWriter
 from tiledsl.codegen.host import HostWriter, debug_options
 from tiledsl.codegen.host_descriptors import (
     BOTH_DESCRIPTORS,
@@ -22,11 +23,12 @@ from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.codegen.names import RESERVED, comment
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 
 __all__ = ["EmittedKernel", "EmittedModule", "emit"]
+
+_WRITERS: dict[str, type[KernelWriter]] = {"triton": KernelWriter, "gluon": GluonKernelWriter, "rings": RingWriter}
 
 
 def emit(root: Operation) -> EmittedModule:
@@ -58,13 +60,12 @@ def emit(root: Operation) -> EmittedModule:
     overlapped = False
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
-    languages = {"Gluon" if targets_gluon(launch) else "Triton" for launch in launches}
-    uses_gluon = "Gluon" in languages
+    writers = [_WRITERS[dict(launch.options).get("emitter", "triton")] for launch in launches]
+    languages = {"Triton" if each is KernelWriter else "Gluon" for each in writers}
+    uses_gluon = GluonKernelWriter in writers
     helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
-    for launch in launches:
-        writer = (
-            GluonKernelWriter(launch, module_names) if targets_gluon(launch) else KernelWriter(launch, module_names)
-        )
+    for launch, make in zip(launches, writers):
+        writer = make(launch, module_names)
         functions.append(writer.write())
         helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions
@@ -78,6 +79,9 @@ def emit(root: Operation) -> EmittedModule:
     functions += [text.splitlines() for text in supporting]
     if uses_gluon:
         imports += api.imports(any("warpgroup_mma_init(" in line for lines in functions for line in lines))
+    if RingWriter in writers:
+        imports += [each for each in api.RING_IMPORTS if each not in imports]
+    if uses_gluon or RingWriter in writers:
         functions[:0] = [text.splitlines() for text in helpers]
     title = comment(f"{root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.")
     head = [f"# {title}", "", *imports]

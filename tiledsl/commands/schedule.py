@@ -19,14 +19,13 @@ from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPEC
 from tiledsl.autotuner.predicting.model import tensor_tera
 from tiledsl.autotuner.predicting.work_types import Dot
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
-from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.dialects.gluon import has_gluon, targets_gluon
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.parser import parse_op
 from tiledsl.ir.types import ELEMENTS, TensorType
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.location import UNKNOWN
 from tiledsl.math_functions import MATH_FUNCTIONS
-from tiledsl.passes.select_emitter import GLUON_ARCH
 from tiledsl.runtime.target import Target
 from tiledsl.tables import aligned
 
@@ -66,7 +65,7 @@ def why_triton(kernel: Kernel) -> list[str]:
 
 
 def _reasons(launch: triton.LaunchOp, remarks: Sequence[str], target: Target) -> list[str]:
-    if targets_gluon(launch) or (target.kind, target.arch) != ("cuda", GLUON_ARCH):
+    if targets_gluon(launch) or not has_gluon(target):
         return []
     said = [each for each in remarks if "written in Triton, not in Gluon" in each]
     loops = [op for op in launch.walk() if isinstance(op, (scf.ForOp, scf.WhileOp))]

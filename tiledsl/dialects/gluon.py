@@ -7,7 +7,7 @@ of the block's rows, and `gluon.warp_group_id` says which one it is. One produce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tiledsl.dialects import tile, triton
 from tiledsl.ir.core import Effect, Operation, Region
@@ -167,3 +167,8 @@ def box(op: BlockAccess) -> tuple[int, ...]:
         if axis >= 0:
             extents[axis] = extent
     return tuple(extents)
+
+
+def has_gluon(target: Any) -> bool:
+    """Whether Gluon is written for a target: for Hopper."""
+    return getattr(target, "kind", None) == "cuda" and target.arch == 90

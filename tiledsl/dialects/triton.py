@@ -129,6 +129,9 @@ class AddPtrOp(Operation):
 class LoadOp(Operation):
     """`*pointer` where the mask holds, else `other` (undefined if absent).
 
+    ring: where the loop keeps it in shared memory (hold-tiles); behind: what the ring's own load had so many turns ago;
+    whole: nothing uses what the mask leaves out.
+
     Example: `%x = triton.load %p mask=%m : int32`
     """
 
@@ -139,6 +142,9 @@ class LoadOp(Operation):
     other = optional(ScalarType, TensorType)
     cache = attr(str, "", tile.CACHE_HINTS)
     eviction = attr(str, "", tile.EVICTION_HINTS)
+    ring = attr(str, "")
+    behind = attr(int, 0)
+    whole = attr(bool, False)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:

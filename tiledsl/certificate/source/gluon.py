@@ -326,6 +326,7 @@ class GluonLanguage(Language):
         self.num_warps = 4  # of the launch
         self.places = Places()
         self.barriers: list[Barrier] = []
+        self.asked: list[list[tuple[Access, Shared, Tensor]]] = [[]]  # copies by groups, of which the last one is open
         self.partitions = {-1: self._partition(-1, 4)}
 
     def _partition(self, number: int, warps: int) -> _Partition:
@@ -338,7 +339,10 @@ class GluonLanguage(Language):
     def module(self) -> SimpleNamespace:
         """What stands for `gl`, and for `tl`."""
         language = super().module()
-        layouts = ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "NVMMASharedLayout", "BlockedLayout")
+        layouts = (
+            "NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "NVMMASharedLayout", "BlockedLayout",
+            "SwizzledSharedLayout",
+        )  # fmt: skip
         for name in layouts:
             setattr(language, name, lambda *a, _name=name, **k: (_name, a, tuple(sorted(k.items()))))
         language.to_tensor = lambda value: lift(self.algebra, value)
@@ -369,6 +373,30 @@ class GluonLanguage(Language):
             fence_async_shared=lambda: self.here().warps.fence(), mbarrier=barriers, tma=boxes,
             warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait, warpgroup_mma_init=self._begun,
         )  # fmt: skip
+
+    def ampere(self) -> SimpleNamespace:
+        """What the module for Ampere has."""
+        copies = SimpleNamespace(
+            async_copy_global_to_shared=self._load_ahead, commit_group=self._commit, wait_group=self._arrived
+        )
+        return SimpleNamespace(async_copy=copies)
+
+    def _load_ahead(self, place: Shared, pointer: Tensor, mask: Any) -> None:
+        """A place may be read when the copy was waited for; where the mask is false, it is 0 then."""
+        tile = self.load(pointer, mask, 0)
+        if tile.shape != place.array.shape:
+            raise ExecutorError(f"{tile!r} is copied to shared memory {place.array.shape}")
+        access = self.places.begin("copy", place.place, self.here().warps, writes=True, is_async=True)
+        self.asked[-1].append((access, place, tile))
+
+    def _commit(self) -> None:
+        self.asked.append([])
+
+    def _arrived(self, left: int) -> None:
+        while len(self.asked) - 1 > left:
+            for access, place, tile in self.asked.pop(0):
+                place.array[...] = tile.array
+                access.ends = self.here().warps.now()
 
     def _specialize(self, partitions: Sequence[Any], warps: Sequence[int], registers: Sequence[int]) -> None:
         def run(function: Callable[..., None], arguments: Any) -> Callable[[], None]:
@@ -495,6 +523,10 @@ class GluonLanguage(Language):
             return SimpleNamespace(index=lambda i: barriers[int(i)])
         made = np.full(tuple(shape), self.algebra.poison(dtype.name), self.algebra.dtype(dtype.name))
         self.places.forget(made)
+        if layout[0] == "SwizzledSharedLayout":  # a ring: what no copy has given is read, and not used
+            warps = self.here().warps
+            self.places.begin("ring", made, warps, writes=True).ends = warps.now()
+            self.asked = [[]]
         return Shared(self, made, dtype.name)
 
 

@@ -202,6 +202,7 @@ class SourceModule:
         gluon = SimpleNamespace(jit=self._jit, language=language)
         return {
             "triton.experimental": SimpleNamespace(gluon=gluon), "triton.experimental.gluon": gluon,
+            "triton.experimental.gluon.language.nvidia.ampere": self.language.ampere(),
             "triton.experimental.gluon.language.nvidia.hopper": self.language.hopper(),
             "triton.experimental.gluon.nvidia.hopper": described,
             "torch": torch, "functools": functools, "triton": triton, "triton.language": language,

@@ -25,6 +25,11 @@ def imports(in_flight: bool) -> list[str]:
     ]
 
 
+RING_IMPORTS = (
+    IMPORT,
+    "from triton.experimental.gluon import language as gl",
+    "from triton.experimental.gluon.language.nvidia.ampere import async_copy",
+)
 DESCRIPTOR_IMPORT = "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor"
 
 

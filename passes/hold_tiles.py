@@ -1,0 +1,224 @@
+"""Tiles that a loop loads again some turns later stay in shared memory until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tiledsl.analysis.affine import form_interval, linear_form
+from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.gluon import support
+from tiledsl.analysis.linear import LinearForm, constant_form
+from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
+from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import has_gluon, targets_gluon
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.types import ELEMENTS
+from tiledsl.math_functions import MATH_FUNCTIONS
+
+_RESERVED = 4096  # bytes of shared memory for exchanges between threads
+_KNOWN = (
+    arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp, arith.NotOp, arith.MathOp,
+    arith.ConstantOp, tensor.IotaOp, tensor.ReduceOp, tensor.ScanOp, tensor.ReshapeOp, tensor.BroadcastOp,
+    triton.AddPtrOp, triton.LoadOp, triton.StoreOp, triton.AtomicOp, triton.ProgramIdOp, scf.ForOp, scf.WhileOp,
+    scf.IfOp, scf.YieldOp, scf.ConditionOp,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HoldTiles(Pass):
+    """Keep the tiles of a pipelined loop in rings of shared memory, if it loads some of them again in later turns.
+
+    Before:  scf.for %c0, %n, %c1 {num_stages = 4} (%turn) {     After:  ... {ring = "new", behind = 0}
+               %new = triton.load %p mask=%m                             ... {ring = "new", behind = 2}
+               %held = triton.load %q mask=%o                            options = (("emitter", "rings"), ...)
+
+    where %q is what %p was two turns before. Triton would load the tile once more, from the second-level cache, or the
+    program would carry it in registers. A ring, which Gluon writes, has places for the tiles of num_stages - 1 later
+    turns that are on their way, for that of the turn, and for those of the turns in between. The loop's other tiles
+    that move with it get rings as well. Only where the mask says that the turn in which a tile was loaded was one, and
+    that it was not masked off then; where nothing is written through the tile's pointer; in kernels whose tiles have
+    one dimension, on Hopper.
+    Needs:   lower-to-triton. Runs last: what is left is written as it stands.
+    """
+
+    name = "hold-tiles"
+    enabled: bool = True
+
+    def run(self, program: Program) -> None:
+        if not self.enabled or not has_gluon(program.target) or support.missing():
+            return
+        for launch in of_kinds(program.root.nests(), triton.LaunchOp):
+            if not targets_gluon(launch):
+                _hold(launch, program.target.max_shared_bytes - _RESERVED)
+
+
+def _hold(launch: triton.LaunchOp, most: int) -> None:
+    ops = list(launch.body.walk())
+    loops = [op for op in of_kinds(ops, scf.ForOp) if op.num_stages > 1]
+    if len(loops) != 1 or not all(map(_is_known, ops)) or not _are_apart(ops):
+        return
+    (loop,) = loops
+    if (constant_of(loop.lower), constant_of(loop.step)) != (0, 1):
+        return
+    written = {_root(op.pointer) for op in of_kinds(ops, triton.StoreOp)}
+    threads = launch.warps * 32
+    tiles = [
+        _Tile(op, loop, launch)
+        for op in of_kinds(loop.body, triton.LoadOp)
+        if prod(op.out.shape) >= threads and _root(op.pointer) not in written
+    ]
+    moving = [each for each in tiles if each.step]
+    held: dict[_Tile, tuple[_Tile, int]] = {}
+    for each in moving:
+        first = next((other for other in moving if each.turns_behind(other) > 0), None)
+        if first is not None:
+            held[each] = (first, each.turns_behind(first))
+    if not held or any(first in held for first, _ in held.values()):
+        return
+    ahead, size = loop.num_stages - 1, 0
+    for each in moving:
+        if each not in held:
+            behind = max((turns for first, turns in held.values() if first is each), default=0)
+            size += (ahead + 1 + behind) * prod(each.op.out.shape) * ELEMENTS[each.op.out.dtype].bits // 8
+    if size > most:
+        launch.set_attribute("remarks", (*launch.remarks, f"rings of {size} bytes do not fit in shared memory"))
+        return
+    for each in moving:
+        first, behind = held.get(each, (each, 0))
+        each.op.set_attribute("ring", f"{first.op.out.name or 'tiles'}_{moving.index(first)}")
+        each.op.set_attribute("behind", behind)
+        each.op.set_attribute("whole", _only_stored(each.op))
+    launch.set_attribute("options", (*launch.options, ("emitter", "rings")))
+
+
+def _only_stored(load: triton.LoadOp) -> bool:
+    """Whether what the mask leaves out goes nowhere: into stores that leave it out, too."""
+    masked = set() if load.mask is None else set(map(_key, _conditions(load.mask)))
+    users = [load]
+    for user in users:
+        if isinstance(user, triton.StoreOp):
+            if user.mask is None or not masked <= set(map(_key, _conditions(user.mask))):
+                return False
+        elif isinstance(user, (triton.LoadOp, arith.Elementwise)):
+            users += [each for each in user.result.uses if each not in users]
+        else:
+            return False
+    return True
+
+
+def _is_known(op: Operation) -> bool:
+    """Whether Gluon has the operation for such tiles."""
+    if isinstance(op, arith.MathOp):
+        return MATH_FUNCTIONS[op.function].spelling.startswith("tl.")
+    if isinstance(op, tensor.BroadcastOp):
+        return len(op.source.shape) != 1
+    return isinstance(op, _KNOWN) and (not isinstance(op, tensor.ScanOp) or (op.kind, len(op.out.shape)) == ("sum", 1))
+
+
+def _are_apart(ops: Sequence[Operation]) -> bool:
+    """Whether the sizes of tiles of at most two dimensions say what of them are rows, and what are columns."""
+    shapes = {value.shape for op in ops for value in (*op.operands, *op.results)}
+    flat = [shape for shape in shapes if len(shape) == 2]
+    whole = [shape for shape in flat if 1 not in shape]
+    rows, columns = ({shape[axis] for shape in whole} for axis in (0, 1))
+    parts = all(shape[0] in (1, *rows) and shape[1] in (1, *columns) for shape in flat)
+    return max(map(len, shapes)) <= 2 and parts and not rows & columns and len(columns) == len(whole)
+
+
+def _root(pointer: Value) -> Value:
+    while isinstance(pointer.op, triton.AddPtrOp):
+        pointer = pointer.op.pointer
+    return pointer
+
+
+class _Tile:
+    """A tile that a loop loads: what it is loaded through, as a sum, and how far that moves in a turn."""
+
+    def __init__(self, op: triton.LoadOp, loop: scf.ForOp, launch: triton.LaunchOp) -> None:
+        self.op, self.loop = op, loop
+        self.ranges = Ranges.around(launch)
+        self.offset = LinearForm()
+        pointer = op.pointer
+        while isinstance(pointer.op, triton.AddPtrOp):
+            self.offset = self.offset.plus(linear_form(pointer.op.offset, through_names=True))
+            pointer = pointer.op.pointer
+        self.step = self.offset.coefficient(loop.index) if self._is_computed() else 0
+
+    def _is_computed(self) -> bool:
+        """Whether pointer and mask can be computed in an earlier turn."""
+        given = [self.op.pointer, *([] if self.op.mask is None else [self.op.mask])]
+        inside = set(self.loop.body.walk())
+        carried = set(self.loop.iter_args)
+        found = reached(given, operands_of)
+        return not carried.intersection(found) and all(
+            value.op not in inside
+            or isinstance(value.op, (arith.Elementwise, arith.ConstantOp, tensor.IotaOp, triton.AddPtrOp))
+            for value in found
+        )
+
+    def turns_behind(self, other: _Tile) -> int:
+        """How many turns before the other one had what this one loads; 0 if it is not known to have."""
+        apart = other.offset.plus(self.offset, -1)
+        if _root(self.op.pointer) is not _root(other.op.pointer) or self.op.out.type != other.op.out.type:
+            return 0
+        turns, left = divmod(apart.constant, other.step)
+        if not apart.is_constant or left or turns <= 0 or self.op.mask is None:
+            return 0
+        before = LinearForm({(self.loop.index,): 1, (): -turns})
+        own = set(map(_key, _conditions(self.op.mask)))
+        needed = [] if other.op.mask is None else list(_conditions(other.op.mask))
+        if not all(_key(each, self.loop.index, before) in own or self._always(each, before) for each in needed):
+            return 0
+        return turns if any(self._fails_before(each, turns) for each in _conditions(self.op.mask)) else 0
+
+    def _always(self, condition: Value, before: LinearForm) -> bool:
+        """Whether a condition of an earlier turn holds in every turn."""
+        op = condition.op
+        if not isinstance(op, arith.CmpOp) or op.predicate != "lt":
+            return False
+        return self._ends(_difference(op).substituted(self.loop.index, before)).hi < 0
+
+    def _ends(self, form: LinearForm) -> Interval:
+        return form_interval(form, self.ranges, Interval(*dtype_interval("int64")), _nowhere)
+
+    def _fails_before(self, condition: Value, turn: int) -> bool:
+        """Whether a condition holds in no turn before this one."""
+        op = condition.op
+        if not isinstance(op, arith.CmpOp) or op.predicate != "ge":
+            return False
+        form = _difference(op)
+        last = form.substituted(self.loop.index, constant_form(turn - 1))
+        return form.coefficient(self.loop.index) > 0 and self._ends(last).hi < 0
+
+
+def _nowhere(*_: Any) -> bool:
+    return False
+
+
+def _conditions(mask: Value) -> Iterator[Value]:
+    if isinstance(mask.op, arith.AndOp):
+        for each in mask.op.operands:
+            yield from _conditions(each)
+    else:
+        yield mask
+
+
+def _difference(op: arith.CmpOp) -> LinearForm:
+    return linear_form(op.lhs, through_names=True).plus(linear_form(op.rhs, through_names=True), -1)
+
+
+def _key(condition: Value, index: Value | None = None, before: LinearForm | None = None) -> Any:
+    """What a condition says, of the sum that is compared with 0; in another turn, if one is given."""
+    op = condition.op
+    if not isinstance(op, arith.CmpOp):
+        return condition
+    form = _difference(op)
+    if index is not None and before is not None:
+        form = form.substituted(index, before)
+    return op.predicate, form.slack, frozenset(form.terms.items())

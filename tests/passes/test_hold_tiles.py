@@ -1,0 +1,246 @@
+"""hold-tiles: what a loop loads again turns later comes from rings of shared memory, and what stays in Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.kernels.kernel import Kernel
+
+
+def compiled(program: Any, *, target: str = "cuda:90", pass_configs: Any = None, **options: Any) -> Kernel:
+    function = tiledsl.jit(out_idx=[-1], target=target, pass_configs=pass_configs)(program)
+    return function.kernel_for({"M": 12, "N": 256}, options)
+
+
+def differences(
+    M, N, *, lag=2, back=None, stages=3, groups=2, first=0, fill=0, threads=32, dtype="float32", into_x=False,
+):  # fmt: skip
+    """Y[m] = X[m] - sum(X[m + lag * groups])."""
+    back = lag * groups if back is None else back
+    turns = -(-M // groups) + lag
+
+    @T.prim_func
+    def differences(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
+        with T.Kernel(groups, threads=threads) as group:
+            new = T.alloc_fragment((N,), dtype)
+            held = T.alloc_fragment((N,), dtype)
+            total = T.alloc_var("float32")
+            if fill:
+                T.annotate_safe_value({X: T.infinity("float32")})
+            for turn in T.Pipelined(first, turns, num_stages=stages):
+                row = turn * groups + group
+                T.copy(X[row, 0], new)
+                T.copy(X[row - back, 0], held)
+                T.reduce_sum(new, total, dim=0)
+                for j in T.Parallel(N):
+                    held[j] -= total
+                if into_x:
+                    T.copy(held, X[row - back, 0])
+                T.copy(held, Y[row - back, 0])
+
+    return differences
+
+
+def is_held(kernel: Kernel) -> bool:
+    return "_load_ahead(" in kernel.source
+
+
+def test_a_tile_of_an_earlier_turn_comes_from_its_place_in_the_ring() -> None:
+    source = compiled(differences).source
+    assert "[5, 256], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))" in source
+    loop = source[source.index("for ahead in") :]
+    assert "for ahead in gl.static_range(2):\n" in loop
+    assert "ahead, ahead < 8, new_0_ring.index(ahead))" in loop
+    assert "turn + 2, turn + 2 < 8, new_0_ring.index((turn + 2) % 5))" in loop
+    assert loop.count("async_copy.commit_group()") == 2
+    assert loop.count("async_copy.wait_group(2)") == 1
+    assert "new = new_0_ring.index(turn % 5).load(differences_kernel_of_256)" in loop
+    assert "held = new_0_ring.index((turn + 3) % 5).load(differences_kernel_of_256)" in loop
+    assert "gl.load(" not in source
+    assert "gl.BlockedLayout([4], [32], [1], [0])" in source  # 16 bytes of float32
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lag": 1},
+        {"lag": 3, "stages": 2},
+        {"stages": 4, "groups": 3},
+        {"groups": 5},  # of which the last turn has two rows
+        {"fill": 1},
+        {"dtype": "bfloat16"},
+        {"stages": 8, "groups": 6},  # more on their way than there are turns
+    ],
+)
+def test_it_means_the_same(options: dict[str, Any]) -> None:
+    kernel = compiled(differences, **options)
+    assert is_held(kernel)
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
+    assert any(each.kind == "source" and each.status == "tested" for each in checks)
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ({"stages": 1}, "cuda:90"),  # nothing is loaded ahead
+        ({"back": 3}, "cuda:90"),  # no whole turns
+        ({"back": -4}, "cuda:90"),  # turns that come later
+        ({"back": 0}, "cuda:90"),
+        ({"into_x": True}, "cuda:90"),  # the tile may be another one by then
+        ({"first": 1}, "cuda:90"),
+        ({"threads": 512}, "cuda:90"),  # less than an element of the tile for each thread
+        ({}, "cuda:80"),
+        ({}, "cuda:100"),
+    ],
+)
+def test_other_loops_stay_in_triton(options: dict[str, Any], target: str) -> None:
+    assert not is_held(compiled(differences, target=target, **options))
+
+
+def test_it_can_be_turned_off() -> None:
+    assert not is_held(compiled(differences, pass_configs={"hold-tiles.enabled": False}))
+
+
+def test_rings_that_do_not_fit_are_a_remark() -> None:
+    kernel = tiledsl.jit(out_idx=[-1], target="cuda:90")(differences).kernel_for(
+        {"M": 64, "N": 16384}, {"lag": 2, "stages": 2, "threads": 256}
+    )
+    assert not is_held(kernel)
+    assert any("rings of 262144 bytes do not fit in shared memory" in each for each in kernel.remarks)
+
+
+def test_all_tiles_that_move_with_the_loop_get_rings_and_small_ones_do_not() -> None:
+    def several(M, N, groups=2):
+        @T.prim_func
+        def several(
+            X: T.Tensor((M, N), "bfloat16"), Z: T.Tensor((M, N), "float16"), W: T.Tensor((N,), "float16"),
+            S: T.Tensor((M, 8), "float32"), Y: T.Tensor((M, N), "float32"),
+        ):  # fmt: skip
+            with T.Kernel(groups, threads=32) as group:
+                x = T.alloc_fragment((N,), "bfloat16")
+                z = T.alloc_fragment((N,), "float16")
+                w = T.alloc_fragment((N,), "float16")
+                s = T.alloc_fragment((8,), "float32")
+                y = T.alloc_fragment((N,), "float32")
+                total = T.alloc_var("float32")
+                for turn in T.Pipelined(M // groups + 1, num_stages=2):
+                    row = turn * groups + group
+                    T.copy(X[row, 0], x)
+                    T.copy(Z[row, 0], z)
+                    T.copy(W, w)
+                    T.copy(S[row, 0], s)
+                    for j in T.Parallel(N):
+                        y[j] = T.cast(x[j], "float32") * T.cast(z[j], "float32") * T.cast(w[j], "float32")
+                    T.reduce_sum(s, total, dim=0)
+                    T.copy(X[row - groups, 0], x)
+                    for j in T.Parallel(N):
+                        y[j] += T.cast(x[j], "float32") * total
+                    T.copy(y, Y[row - groups, 0])
+
+        return several
+
+    kernel = compiled(several)
+    source = kernel.source
+    assert "x_0_ring = gl.allocate_shared_memory(gl.bfloat16, [4, 256]" in source
+    assert "z_1_ring = gl.allocate_shared_memory(gl.float16, [3, 256]" in source
+    assert source.count("allocate_shared_memory") == 2
+    assert "gl.BlockedLayout([8], [32], [1], [0])" in source  # of 16 bytes
+    assert "gl.BlockedLayout([1], [32], [1], [0])" in source  # of eight sums
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
+
+
+def pairs(M, N, *, rows=2, columns=None, fill=0, mean=0):
+    """Y[m] = X[m] + X[m + rows], and their sums along rows or columns."""
+    columns = N if columns is None else columns
+
+    @T.prim_func
+    def pairs(X: T.Tensor((M, N), "float32"), S: T.Tensor((M,), "float32"), Y: T.Tensor((M, N), "float32")):
+        with T.Kernel(N // columns, threads=32) as part:
+            new = T.alloc_fragment((rows, columns), "float32")
+            held = T.alloc_fragment((rows, columns), "float32")
+            sums = T.alloc_fragment((rows,), "float32")
+            scale = T.alloc_fragment((rows,), "float32")
+            down = T.alloc_fragment((columns,), "float32")
+            if fill:
+                T.annotate_safe_value({X: 2.5})
+            T.clear(down)
+            for turn in T.Pipelined(M // rows + 1, num_stages=2):
+                T.copy(X[turn * rows, part * columns], new)
+                T.copy(S[turn * rows], scale)
+                T.reduce_sum(new, sums, dim=1)
+                for i, j in T.Parallel(rows, columns):
+                    new[i, j] = new[i, j] * sums[i] + down[j]
+                T.reduce_sum(new, down, dim=0, clear=False)
+                T.copy(X[turn * rows - rows, part * columns], held)
+                if mean:
+                    T.reduce_sum(held, sums, dim=1)
+                for i, j in T.Parallel(rows, columns):
+                    held[i, j] += new[i, j] * scale[i] + sums[i]
+                T.copy(held, Y[turn * rows - rows, part * columns])
+
+    return pairs
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"rows": 4}, {"columns": 128}, {"fill": 1}, {"mean": 1}, {"fill": 1, "mean": 1}]
+)
+def test_tiles_of_two_dimensions(options: dict[str, Any]) -> None:
+    kernel = compiled(pairs, **options)
+    assert is_held(kernel)
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
+
+
+def test_layouts_of_rows_and_columns_are_those_of_the_tile() -> None:
+    source = compiled(pairs).source
+    assert "pairs_kernel_of_2x256 = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [1, 1], [1, 0]))" in source
+    assert "[4, 2, 256], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])" in source
+    assert "gl.arange(0, 2, layout=gl.SliceLayout(1, pairs_kernel_of_2x256))[:, None]" in source
+    assert "gl.arange(0, 256, layout=gl.SliceLayout(0, pairs_kernel_of_2x256))[None, :]" in source
+    assert "gl.convert_layout" not in source
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, []),  # only stores take it, and leave out what it leaves out
+        ({"fill": 1}, ["new"]),  # another number than the 0 that a copy leaves
+        ({"mean": 1}, ["held"]),
+        ({"fill": 1, "mean": 1}, ["new", "held"]),
+    ],
+)
+def test_what_a_mask_leaves_out_is_chosen_where_it_is_used(options: dict[str, int], chosen: list[str]) -> None:
+    lines = compiled(pairs, **options).source.splitlines()
+    assert [line.split()[0] for line in lines if "gl.where(" in line and "_ring.index(" in line] == chosen
+
+
+def test_tiles_whose_sizes_do_not_tell_rows_from_columns_stay_in_triton() -> None:
+    assert not is_held(compiled(pairs, rows=16, columns=16))
+
+
+def test_places_that_the_loop_carries_stay_in_triton() -> None:
+    def walked(M, N):
+        @T.prim_func
+        def walked(X: T.Tensor((M, N), "float32"), P: T.Tensor((M,), "int32"), Y: T.Tensor((M, N), "float32")):
+            with T.Kernel(1, threads=32):
+                new = T.alloc_fragment((N,), "float32")
+                held = T.alloc_fragment((N,), "float32")
+                place = T.alloc_var("int32", 0)
+                for turn in T.Pipelined(M + 2, num_stages=3):
+                    T.copy(X[turn + place, 0], new)
+                    T.copy(X[turn + place - 2, 0], held)
+                    place = P[turn]
+                    for j in T.Parallel(N):
+                        held[j] += new[j]
+                    T.copy(held, Y[turn - 2, 0])
+
+        return walked
+
+    assert not is_held(compiled(walked))

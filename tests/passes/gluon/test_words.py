@@ -36,8 +36,13 @@ def program(what: str = "", dim: int = 64, start: int = 0, keys: int = 200) -> A
             scores = T.alloc_fragment((128, KEYS), "float32")
             weights = T.alloc_fragment((128, KEYS), E4M3)
             acc = T.alloc_fragment((128, 64), "float32")
-            T.copy(Q[0, 0], q)
+            most = T.alloc_fragment((128, KEYS), "float32")
+            if what == "same":
+                T.copy(K[1, 1, 0, 0], q)
+            else:
+                T.copy(Q[0, 0], q)
             T.clear(acc)
+            T.clear(most)
             for tile in T.Pipelined(TILES, num_stages=2):
                 T.copy(K[1, head[0] if what == "head" else 1, tile * KEYS + start, 0], k)
                 T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
@@ -51,7 +56,12 @@ def program(what: str = "", dim: int = 64, start: int = 0, keys: int = 200) -> A
                 if what == "branch" and tile == 1:
                     for i, j in T.Parallel(128, KEYS):
                         scores[i, j] = T.if_then_else(j > i % 5, scores[i, j], 3.0)
-                T.copy(scores, weights)
+                if what == "carried":
+                    for i, j in T.Parallel(128, KEYS):
+                        most[i, j] = T.max(most[i, j], scores[i, j])
+                    T.copy(most, weights)
+                else:
+                    T.copy(scores, weights)
                 T.copy(V[0, tile * KEYS], v)
                 T.gemm(weights, v, acc, transpose_B=True)
             T.copy(acc, O[0, 0])
@@ -78,6 +88,8 @@ def expected(given: list[torch.Tensor], what: str, start: int) -> torch.Tensor:
     held = torch.zeros(TILES * KEYS, q.shape[1])
     found = k[1, 1, start : start + TILES * KEYS]
     held[: len(found)] = found
+    if what == "same":
+        q = k[1, 1, :128]
     scores = q @ held.T
     i, j = torch.arange(128)[:, None], torch.arange(TILES * KEYS)
     if what == "bias":
@@ -88,6 +100,8 @@ def expected(given: list[torch.Tensor], what: str, start: int) -> torch.Tensor:
         scores += (i % 4).float()
     if what == "branch":
         scores = torch.where((j // KEYS != 1) | (j % KEYS > i % 5), scores, 3.0)
+    if what == "carried":
+        scores = scores.clamp(min=0).unflatten(1, (TILES, KEYS)).cummax(1).values.flatten(1)
     return scores.to(torch.float8_e4m3fn).float() @ v[:, : TILES * KEYS].T
 
 
@@ -103,6 +117,8 @@ def expected(given: list[torch.Tensor], what: str, start: int) -> torch.Tensor:
         ("", {"keys": 198}, False),
         ("", {"dim": 128}, True),
         ("", {"dim": 256}, False),  # rows are swizzled in two parts
+        ("carried", {}, False),
+        ("same", {}, False),  # rows of Q come as they are, through the same descriptor
         ("bias", {}, False),  # which is not known to come in another order
         ("head", {}, False),  # outside of the second dimension there would be something else
     ],

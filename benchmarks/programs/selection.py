@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tiledsl
 import tiledsl.language as T
+from benchmarks.programs.wide_rows import start
 
 
 @tiledsl.jit(out_idx=[-1])
@@ -21,64 +22,73 @@ def sorted_rows(M, N, block_M=1, threads=64, dtype="int32"):
     return sorted_rows
 
 
-@tiledsl.jit(out_idx=[-1])
-def cumulative_sum(N, block_N=4096, parts=256, ahead=1024, threads=256, dtype="float32"):
-    """Y[N] = the sums of X[0] to X[n].
+@T.macro
+def look(words, turn, blocks, found):
+    """The words of a turn, as far as they are there."""
+    for p in T.Parallel(blocks):
+        found[p] = T.atomic_load(words[turn * blocks + p], memory_order="relaxed")
 
-    A group is `parts` tiles. A block sums up a tile, and the last one to do so for its group adds what all groups
-    before have: each group's last block waits for that of the group before. The block then scans a tile `ahead` blocks
-    before, which the second-level cache still has. Blocks start in the order of their index, so that those waited for
-    run.
+
+@T.macro
+def is_missing(found, blocks):
+    """1 if one of the words is not there."""
+    empty = T.alloc_fragment((blocks,), "int32")
+    missing = T.alloc_var("int32")
+    for p in T.Parallel(blocks):
+        empty[p] = T.if_then_else(found[p] == 0, 1, 0)
+    T.reduce_max(empty, missing, dim=0)
+    return missing
+
+
+@tiledsl.jit(out_idx=[-1])
+def cumulative_sum(N, block_N=4096, blocks=264, lag=1, num_stages=2, threads=256):
+    """Y[N] = the sums of X[0] to X[n], in float32.
+
+    `blocks` blocks, as many as run at once, walk over the tiles side by side, and hand their tile's sum in as one word,
+    as in wide_rows.py. `lag` turns later each adds up what all have handed in, and those before it apart, and scans its
+    tile, which `hold-tiles` keeps in shared memory.
     """
-    tiles = -(-N // block_N)
-    groups = -(-tiles // parts)
-    delay = max(ahead, parts)
+    turns = -(-N // (block_N * blocks))
 
     @T.prim_func
-    def cumulative_sum(X: T.Tensor((N,), dtype), Y: T.Tensor((N,), dtype)):
-        sums = T.alloc_global((groups * parts,), dtype)
-        counts = T.alloc_global((groups,), "int32")
-        ready = T.alloc_global((groups + 1,), "int32")
-        base = T.alloc_global((groups + 1,), dtype)
-        with T.Kernel(1, threads=256):
-            for i in T.Parallel(groups + 1):
-                counts[i] = 0
-                ready[i] = T.if_then_else(i == 0, 1, 0)
-                base[i] = 0
-        with T.Kernel(groups * parts + delay, threads=threads) as block:
-            new = T.alloc_fragment((block_N,), dtype)
-            x = T.alloc_fragment((block_N,), dtype)
-            y = T.alloc_fragment((block_N,), dtype)
-            part_sums = T.alloc_fragment((parts,), dtype)
-            total = T.alloc_var(dtype)
-            before = block - delay
-            group = before // parts
+    def cumulative_sum(X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
+        words = T.alloc_global(((turns + 2 * lag) * blocks,), "uint64")
+        start(words, lag * blocks, (turns + 2 * lag) * blocks)
+        with T.Kernel(blocks, threads=threads) as block:
+            new = T.alloc_fragment((block_N,), "float32")
+            held = T.alloc_fragment((block_N,), "float32")
+            y = T.alloc_fragment((block_N,), "float32")
+            found = T.alloc_fragment((blocks,), "uint64")
+            sums = T.alloc_fragment((blocks,), "float32")
+            total = T.alloc_var("float32")
+            before = T.alloc_var("float32")
+            base = T.alloc_var("float32", 0.0)
+            missing = T.alloc_var("int32", 0)
 
-            T.copy(X[block * block_N], new)
-            T.copy(X[before * block_N], x)
-            T.reduce_sum(new, total, dim=0)
-            if block < groups * parts:
-                own_group = block // parts
-                sums[block] = total
-                if T.atomic_add(counts[own_group], 1, memory_order="acq_rel", return_prev=True) == parts - 1:
-                    T.copy(sums[own_group * parts], part_sums)
-                    T.reduce_sum(part_sums, total, dim=0)
-                    while T.atomic_load(ready[own_group], memory_order="acquire") == 0:
-                        T.evaluate(0)
-                    base[own_group + 1] = base[own_group] + total
-                    T.atomic_add(ready[own_group + 1], 1, memory_order="release")
-            T.cumsum(x, y, dim=0)
-            if before >= 0:
-                while T.atomic_load(ready[group + 1], memory_order="acquire") == 0:
-                    T.evaluate(0)
-                T.copy(sums[group * parts], part_sums)
-                for p in T.Parallel(parts):
-                    part_sums[p] = T.if_then_else(p < before - group * parts, part_sums[p], 0)
-                T.reduce_sum(part_sums, total, dim=0)
-                total = total + base[group]
+            for turn in T.Pipelined(turns + lag, num_stages=num_stages):
+                tile = turn * blocks + block
+                look(words, turn, blocks, found)
+                T.copy(X[tile * block_N], new)
+                T.reduce_sum(new, total, dim=0)
+                there = T.cast(T.reinterpret(total, "uint32"), "uint64") | (T.cast(1, "uint64") << T.cast(32, "uint64"))
+                T.atomic_store(words[tile + lag * blocks], there, memory_order="relaxed")
+                T.copy(X[(tile - lag * blocks) * block_N], held)
+                T.cumsum(held, y, dim=0)
+                missing = is_missing(found, blocks)
+                if missing > 0:
+                    while missing > 0:
+                        look(words, turn, blocks, found)
+                        missing = is_missing(found, blocks)
+                for p in T.Parallel(blocks):
+                    sums[p] = T.reinterpret(T.cast(found[p] & 0xFFFFFFFF, "uint32"), "float32")
+                T.reduce_sum(sums, total, dim=0)
+                for p in T.Parallel(blocks):
+                    sums[p] = T.if_then_else(p < block, sums[p], 0)
+                T.reduce_sum(sums, before, dim=0)
                 for j in T.Parallel(block_N):
-                    y[j] += total
-                T.copy(y, Y[before * block_N])
+                    y[j] += base + before
+                T.copy(y, Y[(tile - lag * blocks) * block_N])
+                base += total
 
     return cumulative_sum
 

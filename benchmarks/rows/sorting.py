@@ -16,10 +16,13 @@ SORT_SPACE = [
     {"block_M": rows, "threads": threads} for rows, threads in ((1, 32), (2, 32), (1, 64), (2, 64), (1, 128), (2, 128))
 ]
 SCAN_SPACE = [
-    {"block_N": tile, "parts": parts, "ahead": ahead, "threads": threads}
-    for tile, parts, ahead, threads in (
-        (4096, 256, 1280, 256), (4096, 512, 1280, 256), (4096, 256, 1280, 128), (8192, 256, 768, 256),
-        (8192, 256, 768, 512), (2048, 512, 2560, 128), (4096, 512, 2048, 256),
+    {
+        "block_N": tile, "blocks": blocks, "lag": lag, "num_stages": stages, "threads": threads, "launch_pdl": True,
+        "pass_configs": {"pipeline-loops.deepen": False},
+    }
+    for tile, blocks, lag, stages, threads in (
+        (4096, 264, 1, 2, 256), (4096, 264, 1, 3, 256), (4096, 264, 2, 4, 256), (2048, 528, 1, 2, 128),
+        (2048, 528, 2, 4, 128), (4096, 528, 1, 2, 128), (8192, 264, 1, 2, 256),
     )
 ]  # fmt: skip
 

@@ -126,8 +126,8 @@ def rows() -> list[Row]:
         moves.transpose_row(40, 72),
         sorting.sort_row(2, 50),
         only(
-            sorting.scan_row(1000), "in groups of tiles",
-            tiledsl_candidate(selection.cumulative_sum, {"N": 1000}, [{"block_N": 32, "parts": 4, "ahead": 8}]),
+            sorting.scan_row(1000), "by one block",
+            tiledsl_candidate(selection.cumulative_sum, {"N": 1000}, [{"block_N": 32, "blocks": 1}]),
         ),
         sorting.top_k_row(2, 4000, 8),
         grouped.grouped_row(4, 100, 72, 128, "fp16"),

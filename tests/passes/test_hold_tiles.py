@@ -225,6 +225,31 @@ def test_tiles_whose_sizes_do_not_tell_rows_from_columns_stay_in_triton() -> Non
     assert not is_held(compiled(pairs, rows=16, columns=16))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sums_of_held_tiles_are_scanned(reverse: bool) -> None:
+    def scans(M, N):
+        @T.prim_func
+        def scans(X: T.Tensor((M, N), "float32"), Y: T.Tensor((M, N), "float32")):
+            with T.Kernel(1, threads=32):
+                new = T.alloc_fragment((N,), "float32")
+                held = T.alloc_fragment((N,), "float32")
+                y = T.alloc_fragment((N,), "float32")
+                for turn in T.Pipelined(M + 1, num_stages=2):
+                    T.copy(X[turn, 0], new)
+                    T.copy(X[turn - 1, 0], held)
+                    T.cumsum(held, y, dim=0, reverse=reverse)
+                    for j in T.Parallel(N):
+                        y[j] += new[j]
+                    T.copy(y, Y[turn - 1, 0])
+
+        return scans
+
+    kernel = compiled(scans)
+    assert ("y = gl.associative_scan(held, 0, _add)" in kernel.source) == is_held(kernel) == (not reverse)
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
+
+
 def test_places_that_the_loop_carries_stay_in_triton() -> None:
     def walked(M, N):
         @T.prim_func

@@ -40,8 +40,7 @@ class RingExpressions(GluonExpressions):
 
     def operation(self, op: Operation) -> Expression:
         if isinstance(op, tensor.ScanOp):
-            reverse = ", reverse=True" if op.reverse else ""
-            return self.combined("gl.associative_scan", "_add", f"{self.text(op.source)}, {op.axis}{reverse}")
+            return self.combined("gl.associative_scan", "_add", f"{self.text(op.source)}, {op.axis}")
         if isinstance(op, tensor.ReduceOp):
             text = Expressions.reduce(self, op).text
             return Expression(self._moved(text, op) if op.out.shape else text)

@@ -100,7 +100,7 @@ def _hold(launch: triton.LaunchOp, most: int) -> None:
 def _only_stored(load: triton.LoadOp) -> bool:
     """Whether what the mask leaves out goes nowhere: into stores that leave it out, too."""
     masked = set() if load.mask is None else set(map(_key, _conditions(load.mask)))
-    users = [load]
+    users: list[Operation] = [load]
     for user in users:
         if isinstance(user, triton.StoreOp):
             if user.mask is None or not masked <= set(map(_key, _conditions(user.mask))):

@@ -13,7 +13,7 @@ import torch
 import tiledsl
 from tests.support import gluon_machine
 from tests.support.gluon_kernels import compile_kernels, part_of
-from tests.support.tile_loops import carried, grouped, scan, summed
+from tests.support.tile_loops import carried, decayed, grouped, scan, summed
 
 GLUON = {"select-emitter.backend": "gluon"}
 
@@ -107,6 +107,26 @@ def test_a_carried_state_that_is_an_operand(rows: int, steps: int, width: int) -
     assert sorted(order, key=loop.index) == order
 
 
+@pytest.mark.parametrize(("rows", "steps", "width", "stages"), [(64, 1, 64, 2), (64, 5, 128, 1), (128, 3, 64, 3)])
+def test_a_row_comes_with_a_tile_of_the_last_product(rows: int, steps: int, width: int, stages: int) -> None:
+    """The row is read first, and awaits the ring that the product reads behind it."""
+    kernel = compiled(decayed(rows, steps, width, stages=stages))
+    torch.manual_seed(0)
+    q, k, v = half(64 * steps, width), half(64 * steps, width) / 8, half(64 * steps, 2 * rows)
+    d, out = torch.rand(steps, width), torch.full((64 * steps, 2 * rows), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(kernel.source, "decayed", q, k, v, d, out)
+    state, want = torch.zeros(2 * rows, width), []
+    for decay, *tiles in zip(d, q.split(64), k.split(64), v.split(64), strict=True):
+        queries, keys, values = (each.float() for each in tiles)
+        want.append((state.half().float() @ queries.T).T)
+        state = state * decay + values.T @ keys
+    assert error(out, torch.cat(want)) < 2e-3 or steps == 1 and not out.any()
+    consumer = part_of(kernel.source, "consumer")
+    loop = consumer[consumer.index("for t in range(") :]
+    order = ["out = warpgroup_mma(", "mbarrier.wait(full", "decay_ring", "state = warpgroup_mma("]
+    assert sorted(order, key=loop.index) == order and "gl.load(D" not in loop
+
+
 @pytest.mark.parametrize("version", ["installed", "3.6"])
 def test_compiles_without_spills_or_products_in_line(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -125,7 +145,7 @@ def test_compiles_without_spills_or_products_in_line(
         assert "wgmma.mma_async" in result["ptx"] and result["shared"] <= 227 * 1024
 
 
-@pytest.mark.parametrize("function", [summed(128), scan(128), grouped(128), carried(64)], ids=lambda each: each.name)
+@pytest.mark.parametrize("function", [summed(128), scan(128), grouped(128), carried(64), decayed(64)], ids=lambda each: each.name)
 def test_certificates(function: Any) -> None:
     """Every pass and the text compute the same, and no order of producer and consumers hangs."""
     checks = compiled(function).verify().checks

@@ -139,3 +139,36 @@ def carried(rows: int = 64, steps: int = 4, width: int = 64, blocks: int = 2, st
                     O[t * 64 + j, bx * rows + i] = update[i, j]
 
     return carried
+
+
+def decayed(rows: int = 64, steps: int = 4, width: int = 64, blocks: int = 2, stages: int = 2) -> Any:
+    """A state whose columns decay by a row: what it belongs to is read by the turn's last product alone."""
+
+    @T.prim_func
+    def decayed(
+        Q: T.Tensor((64 * steps, width), "float16"),
+        K: T.Tensor((64 * steps, width), "float16"),
+        V: T.Tensor((64 * steps, blocks * rows), "float16"),
+        D: T.Tensor((steps, width), "float32"),
+        O: T.Tensor((64 * steps, blocks * rows), "float16"),
+    ):
+        with T.Kernel(blocks, threads=rows * 2) as bx:
+            q, k = T.alloc_shared((64, width), "float16"), T.alloc_shared((64, width), "float16")
+            v, decay = T.alloc_shared((64, rows), "float16"), T.alloc_fragment((width,), "float32")
+            state, state_half = T.alloc_fragment((rows, width), "float32"), T.alloc_fragment((rows, width), "float16")
+            out = T.alloc_fragment((rows, 64), "float32")
+            T.clear(state)
+            for t in T.Pipelined(steps, num_stages=stages):
+                T.copy(Q[t * 64, 0], q)
+                T.copy(K[t * 64, 0], k)
+                T.copy(V[t * 64, bx * rows], v)
+                T.copy(D[t, 0:width], decay)
+                T.copy(state, state_half)
+                T.gemm(state_half, q, out, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(rows, width):
+                    state[i, j] *= decay[j]
+                T.gemm(v, k, state, transpose_A=True)
+                for i, j in T.Parallel(rows, 64):
+                    O[t * 64 + j, bx * rows + i] = out[i, j]
+
+    return decayed

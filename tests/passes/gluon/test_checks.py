@@ -29,6 +29,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "chunk scan": tile_loops.scan,
     "loop in a loop": tile_loops.grouped,
     "carried state": tile_loops.carried,
+    "decayed state": tile_loops.decayed,
     "chunk scans of any lengths": lambda: turn_programs.scan(8, 5, 2),
     "loops of any lengths in a loop": lambda: turn_programs.nested(8, 5, 2),
     "tiles held differently long": lambda: turn_programs.twice(8, 5, 2),

@@ -154,7 +154,7 @@ def _check_stages(schedule: Schedule) -> None:
 
 
 def _check_readers(loop: Loop, schedule: Schedule) -> None:
-    """Products release a ring. What reads a tile otherwise does so once one has awaited it, and before the last one."""
+    """Products release a ring. What reads a tile otherwise does so before the last one, where its ring may be awaited."""
     at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
     for load in [op for op in at if isinstance(op, triton.LoadBlockOp)]:
         mine = [each for each in at if isinstance(each, triton.LoadBlockOp) and each.ring == load.ring]
@@ -171,10 +171,10 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
         other = next((each for op in turned for each in op.out.uses if not isinstance(each, tensor.DotOp)), None)
         if other is not None:
             raise _broken("rings", other, "it reads a tile that only products can read transposed")
-        around = sorted([*products, at[load]])
-        if is_read(load) and at[load] in (around[0], around[-1]):
-            what = "what is no product reads the tile before a product has awaited its ring, or after the last one"
-            raise _broken("rings", load, what, "it between two products that read the ring")
+        first, last = products[0], products[-1]
+        if is_read(load) and (at[load] > last or at[load][0] < first[0]):
+            what = "what is no product reads the tile after the last product of its ring, or in a stage before the first's"
+            raise _broken("rings", load, what, "it before the last product, in the stage of the first")
 
 
 def is_read(load: triton.LoadBlockOp) -> bool:

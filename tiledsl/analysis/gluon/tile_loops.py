@@ -127,7 +127,7 @@ class TileLoop:
         return sorted(self.products, key=lambda each: each in waiting)
 
     def has_place(self, row: Operation) -> bool:
-        """Whether a row arrives with a tile that one product reads before the row is needed, and one behind that."""
+        """Whether a row arrives with a tile that no product reads later than the row first, and one does last."""
         issued = self.issued
         needed = [{each.op for each in reached(product.operands, read_for)} for product in issued]
         users = {user for value in row.results for user in value.uses}
@@ -137,7 +137,7 @@ class TileLoop:
         places = [n for n in first if n is not None]
         for load in self.loads:
             readers = [n for n, each in enumerate(issued) if load in (block(each.a), block(each.b))]
-            if readers[0] < min(places) and max(places) <= readers[-1]:
+            if readers[0] <= min(places) and max(places) <= readers[-1]:
                 return True
         return False
 

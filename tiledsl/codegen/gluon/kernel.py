@@ -705,9 +705,9 @@ class GluonKernelWriter(SpecializedWriter):
             place = self._tile_at(load, self._await_tile(load, product))
         return self._seen(self.matrix(self.tile_buffer(load), place, load), value, product)
 
-    def _await_tile(self, load: triton.LoadBlockOp, product: tensor.DotOp) -> str:
+    def _await_tile(self, load: triton.LoadBlockOp, reader: Operation) -> str:
         """Wait for a tile where that has not been done in the turn; its place in its ring."""
-        ring, stage = self.plan.rings[load.ring], self.loop.stage[product]
+        ring, stage = self.plan.rings[load.ring], self.loop.stage[reader]
         place, phase = self.counters[tuple(ring.readers), stage]
         if load.ring not in self.now.awaited and stage == min(ring.readers[self.loop]):
             self.now.awaited.add(load.ring)
@@ -717,8 +717,7 @@ class GluonKernelWriter(SpecializedWriter):
     def _read_row(self, op: triton.LoadBlockOp) -> None:
         """Read what is no operand of a product from its place in shared memory."""
         self.origin(op)
-        place, _ = self.counters[tuple(self.plan.rings[op.ring].readers), self.loop.stage[op]]
-        row = self.matrix(self.tile_buffer(op), self._tile_at(op, place), op)
+        row = self.matrix(self.tile_buffer(op), self._tile_at(op, self._await_tile(op, op)), op)
         self.line(f"{self.name(op.out)} = {row}.load({self.layouts.of(op.out.shape)})")
 
     def _read_to_registers(self, op: triton.LoadBlockOp) -> None:

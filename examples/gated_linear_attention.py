@@ -7,8 +7,9 @@ G <= 0. Tokens are taken in chunks. With g the sum of G from the chunk's first t
     O = (Q * exp(g)) S + P V,  P[t, s] = sum over d of q[t, d] k[s, d] exp(g[t, d] - g[s, d]) for s <= t,
 with S the state before the chunk. P is no product of Q * exp(g) and K * exp(-g), whose numbers may overflow. That paper
 cuts chunks into smaller ones a second time and takes g from where a smaller one begins, which leaves the products of
-the smallest. Here halves are cut into halves until they have one token: for two tokens in the two halves of a block, g
-is taken from the border between these, where no factor is greater than 1, whatever the gates are.
+the smallest. Here halves are cut into halves: for two tokens in the two halves of a block, g is taken from the border
+between these, where no factor is greater than 1. Blocks of 8 tokens are one product: seen from their middle, factors
+stay in the range of bfloat16, since gates count as 2^-28 at least.
 
 The first launch computes P and what is made of Q and K, of all chunks at once; the second walks through the chunks,
 with the state in registers, transposed: what is computed from it is then a left operand of the next product.
@@ -27,7 +28,8 @@ import tiledsl.language as T
 SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 48, "chunk": 32}
 
 
-LOWEST = -160.0  # of a gate's base-2 logarithm: no float32 is as small as what is left
+SMALLEST = 2  # level of the blocks that are not cut any more, of 8 tokens
+LOWEST = -28.0  # of a gate's base-2 logarithm: what is left is behind the digits of a float32, and 4 are in its range
 
 
 @T.macro
@@ -54,13 +56,13 @@ def sum_gates(gates, level, out):
 
 
 @T.macro
-def add_between_halves(lhs, rhs, level, out):
-    """out += lhs rhs^T where row and column are in the two halves of a block of 2 << level tokens."""
+def add_blocks(lhs, rhs, lowest, highest, out):
+    """out += lhs rhs^T where lowest <= t ^ s < highest: in blocks, by the bits in which the tokens' numbers differ."""
     chunk = out.shape[0]
     product = T.alloc_fragment((chunk, chunk), "float32")
     T.gemm(lhs, rhs, product, transpose_B=True, clear_accum=True)
     for t, s in T.Parallel(chunk, chunk):
-        out[t, s] += T.if_then_else((t ^ s) >> level == 1, product[t, s], 0.0)
+        out[t, s] += T.if_then_else((t ^ s >= lowest) & (t ^ s < highest), product[t, s], 0.0)
 
 
 @T.macro
@@ -74,13 +76,14 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
     chunk = score.shape[0]
     Q_tile = T.alloc_shared((chunk, block_D), Q.dtype)
     K_tile = T.alloc_shared((chunk, block_D), Q.dtype)
-    Q_factored = T.alloc_shared((chunk, block_D), Q.dtype)
-    K_factored = T.alloc_shared((chunk, block_D), Q.dtype)
+    Q_factored = T.alloc_shared((chunk, block_D), "bfloat16")
+    K_factored = T.alloc_shared((chunk, block_D), "bfloat16")
+    K_rows = T.alloc_shared((chunk, block_D), "bfloat16")
     gates = T.alloc_shared((chunk, block_D), "float16")
     sums = T.alloc_fragment((chunk, block_D), "float32")
-    factor = T.alloc_fragment((chunk, block_D), Q.dtype)
+    factor = T.alloc_fragment((chunk, block_D), "bfloat16")
+    inverse = T.alloc_fragment((chunk, block_D), "bfloat16")
     end = T.alloc_fragment((block_D,), "float32")
-    own = T.alloc_fragment((chunk, chunk), "float32")
 
     T.clear(score)
     if similar is not None:
@@ -97,18 +100,26 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
             queries[b, h, c, t, piece * block_D + d] = Q_tile[t, d] * T.exp2(end[d] - sums[t, d])
             kept[b, h, c, t, piece * block_D + d] = K_tile[t, d] * T.exp2(sums[t, d])
 
-        T.gemm(Q_tile, K_tile, own, transpose_B=True, clear_accum=True)
-        for t, s in T.Parallel(chunk, chunk):
-            score[t, s] += T.if_then_else(t == s, own[t, s], 0.0)
-        for level in T.serial(chunk.bit_length() - 1):
+        sum_gates(gates, SMALLEST, sums)
+        for t, d in T.Parallel(chunk, block_D):
+            since_middle = T.if_then_else(t >> SMALLEST & 1 == 1, sums[t, d], -sums[t, d])
+            factor[t, d] = T.exp2(since_middle)
+            inverse[t, d] = T.exp2(-since_middle)
+            Q_factored[t, d] = Q_tile[t, d] * factor[t, d]
+            K_factored[t, d] = K_tile[t, d] * inverse[t, d]
+            K_rows[t, d] = K_tile[t, d] * factor[t, d]
+        add_blocks(Q_factored, K_factored, 0, 2 << SMALLEST, score)
+        if similar is not None:
+            add_blocks(K_rows, K_factored, 0, 2 << SMALLEST, similar)
+        for level in T.serial(SMALLEST + 1, chunk.bit_length() - 1):
             sum_gates(gates, level, sums)
             for t, d in T.Parallel(chunk, block_D):
                 factor[t, d] = T.exp2(sums[t, d])
                 Q_factored[t, d] = Q_tile[t, d] * factor[t, d]
                 K_factored[t, d] = K_tile[t, d] * factor[t, d]
-            add_between_halves(Q_factored, K_factored, level, score)
+            add_blocks(Q_factored, K_factored, 1 << level, 2 << level, score)
             if similar is not None:
-                add_between_halves(K_factored, K_factored, level, similar)
+                add_blocks(K_factored, K_factored, 1 << level, 2 << level, similar)
     for t, s in T.Parallel(chunk, chunk):
         score[t, s] = T.if_then_else(t >= s, score[t, s], 0.0)
         if similar is not None:

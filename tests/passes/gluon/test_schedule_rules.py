@@ -52,7 +52,7 @@ SHARED, SUMS, SCAN, TWICE = (
     "chunk scan",
     "tiles held differently long",
 )
-GRADIENTS, NESTED = "causal gradients", "loop in a loop"
+GRADIENTS, NESTED, DECAYED = "causal gradients", "loop in a loop", "decayed state"
 TILE, HALF = "tensor<64x64xfloat32>", "tensor<64x64xfloat16>"
 TOKENS = "tokens: scf.for: a place of ring {} is released {} turns after its tile's own"
 LATE, ELSEWHERE = "a turn late, when the next turn", "which another stage of the turn computes"
@@ -129,6 +129,8 @@ Q2 = ("dot %q, %v_t", "dot %q2, %v_t")
         (PAIRS, [("gluon.cluster\n      %12", "%12")], "order: arith.mul: of turns taken several at a time"),
         (PAIRS, [LAST, before("%10 = ", f"gluon.cluster {{slot = 1}} %x = tensor.dot %a, %b_t, %total : {TILE}")],
          "order: tensor.dot: of turns taken several at a time"),
+        (DECAYED, [("{num_stages = 2}", "{unroll = 4, num_stages = 2}")],
+         "order: arith.cast: of turns taken several at a time"),
         (PAIRS, [("(true,)", "(true,), in_flight = ((0,),)"), ("[%total_3]", "[%part_1]")],
          "at a time, awaits all its products"),
         # in flight
@@ -195,7 +197,7 @@ def test_what_is_held_back_reads_no_product_of_the_turn_before() -> None:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        *((name, []) for name in (PRODUCT, PAIRS, ATTENTION, LATENT, SHARED, SUMS, SCAN, TWICE, GRADIENTS, NESTED)),
+        *((name, []) for name in (PRODUCT, PAIRS, ATTENTION, LATENT, SHARED, SUMS, SCAN, TWICE, GRADIENTS, NESTED, DECAYED)),
         (SCAN, [("(true,)", "(false,)"), ("%8 = arith.constant {value = 4}", "%8 = arith.constant {value = 0}")]),
         (TWICE, [before("%acc_1 = scf", AGAIN), Q2]),
         (TWICE, [('"k"} : tensor<64x64xfloat16>\n      %v_t', '"other"} : tensor<64x64xfloat16>\n %v_t')]),

@@ -239,7 +239,10 @@ def _check_several(loop: Loop) -> None:
     products, at = loop.products, loop.first_products
     first = [op for cluster in loop.clusters[: at + 1] for op in cluster.ops]
     wrong: Operation | None = next((op for op in products if op not in loop.clusters[at].ops), None)
+    carried = [argument for argument, value in zip(loop.op.iter_args, loop.op.yielded) if value.op in products]
     wrong = wrong or next((op for op in first if any(value.op in products for value in _read_by(op))), None)
+    others = (op for op in first if op not in products and not set(carried).isdisjoint(_read_by(op)))
+    wrong = wrong or next(others, None)
     if wrong is not None:
         what = "of turns taken several at a time, products are one cluster, and what reads them is in later ones"
         raise _broken("order", wrong, what, "unroll = 1, or the clusters so")

@@ -145,7 +145,9 @@ def test_compiles_without_spills_or_products_in_line(
         assert "wgmma.mma_async" in result["ptx"] and result["shared"] <= 227 * 1024
 
 
-@pytest.mark.parametrize("function", [summed(128), scan(128), grouped(128), carried(64), decayed(64)], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "function", [summed(128), scan(128), grouped(128), carried(64), decayed(64)], ids=lambda each: each.name
+)
 def test_certificates(function: Any) -> None:
     """Every pass and the text compute the same, and no order of producer and consumers hangs."""
     checks = compiled(function).verify().checks

@@ -154,7 +154,7 @@ def _check_stages(schedule: Schedule) -> None:
 
 
 def _check_readers(loop: Loop, schedule: Schedule) -> None:
-    """Products release a ring. What reads a tile otherwise does so before the last one, where its ring may be awaited."""
+    """Products release a ring. What reads a tile otherwise does so before the last one, in the stage of the first."""
     at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
     for load in [op for op in at if isinstance(op, triton.LoadBlockOp)]:
         mine = [each for each in at if isinstance(each, triton.LoadBlockOp) and each.ring == load.ring]
@@ -173,7 +173,7 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
             raise _broken("rings", other, "it reads a tile that only products can read transposed")
         first, last = products[0], products[-1]
         if is_read(load) and (at[load] > last or at[load][0] < first[0]):
-            what = "what is no product reads the tile after the last product of its ring, or in a stage before the first's"
+            what = "something else reads the tile after the last product of its ring, or in a stage before the first's"
             raise _broken("rings", load, what, "it before the last product, in the stage of the first")
 
 

@@ -185,7 +185,7 @@ def unusual(kind: str) -> Any:
         ("scaled", ""),
         ("A transposed", ""),
         ("rows of B", "the columns of a right operand of float8_e4m3fn are not contiguous"),
-        ("doubled", "has the columns of no product"),
+        ("doubled", ""),
         ("stored", "a product's operand is used for something else"),
         ("squared", ""),
         ("seen", ""),

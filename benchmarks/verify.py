@@ -92,7 +92,7 @@ def of_row(row: Row, target: str = "cuda:90", every: bool = False) -> Iterator[K
     (candidate,) = [each for each in row.candidates if each.kind == "tiledsl"]
     asked: list[Any] = []
 
-    def tune(_: Context, jit: Any, arguments: Any, configs: Any, inputs: Any, __: Any) -> ours.Tuned:
+    def tune(_: Context, jit: Any, arguments: Any, configs: Any, inputs: Any, *_how: Any) -> ours.Tuned:
         function = tiledsl.jit(**{**jit.options, "target": target})(jit.function)
         values = () if arguments or not jit.is_eager else tuple(inputs)
         for config in configs if every else configs[:1]:

@@ -627,6 +627,11 @@ REFUSED = {
            %z = arith.sub %x, %y : float32 tile.store %z, %v[%i] }""",
         "T.reduce_sum",
     ),
+    "an element that is rounded": (
+        """PAR { %y = tile.load %v[%i] : float32 %whole = arith.cast %y : int32 %n = arith.add %whole, %j : int32
+           %z = arith.cast %n : float32 tile.store %z, %v[%i] }""",
+        "write the same element of v",
+    ),
     "an index": ("PAR { %f = arith.cast %i : float32 tile.store %f, %v[%c0] }", "write the same element of v"),
     "the point's own number": (
         "%n = tile.alloc : buffer<2*int32, shared> PAR { tile.store %i, %n[%c0] }",

@@ -41,7 +41,7 @@ class LimitRegisters(Pass):
     def run(self, program: Program) -> None:
         check_choice(self, "mode", MODES)
         target = program.target
-        if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
+        if self.mode == "off" or target is None or target.arch != MEASURED_ARCH:
             return
         for kernel in tile.kernels(program.root):
             if targets_gluon(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:

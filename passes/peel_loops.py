@@ -65,7 +65,7 @@ class PeelLoops(Pass):
     def run(self, program: Program) -> None:
         check_choice(self, "mode", MODES)
         target = program.target
-        is_measured = target is not None and target.kind == "cuda" and target.arch == MEASURED_ARCH
+        is_measured = target is not None and target.arch == MEASURED_ARCH
         if self.mode == "off" or (self.mode == "auto" and not is_measured):
             return
         ranges = Ranges(program.root)

@@ -172,7 +172,7 @@ def _deepened(loop: scf.ForOp, kernel: tile.KernelOp, target: Any, ranges: Range
     loads: list[Load] = [op for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op.out.shape]
     own = max(loop.num_stages, 1)
     if (
-        (getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH)
+        getattr(target, "arch", None) != MEASURED_ARCH
         or (own not in _DEEPENED or (own == 1 and not dots))
         or (not loop.num_stages and (loop.unroll or kernel.option("num_stages")))
         or not any(load.parent is loop.body for load in loads)

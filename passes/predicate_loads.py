@@ -59,7 +59,7 @@ class PredicateLoads(Pass):
 def _gains(loop: scf.ForOp, kernel: tile.KernelOp, target: Any) -> bool:
     """Whether a loop whose program does not ask for it is to load ahead, as pipeline-loops may let it: where nothing
     else runs while it waits, each multiprocessor having one block, and where it has more than one iteration."""
-    if getattr(target, "kind", "") != "cuda" or target.arch != MEASURED_ARCH:
+    if getattr(target, "arch", None) != MEASURED_ARCH:
         return False
     blocks = [constant_of(extent) for extent in kernel.grid]
     loads = of_kinds(loop.body.walk(), tile.LoadOp)

@@ -36,7 +36,7 @@ class ReleaseOperands(Pass):
 
     def run(self, program: Program) -> None:
         target = program.target
-        if not self.enabled or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
+        if not self.enabled or target is None or target.arch != MEASURED_ARCH:
             return
         for launch in of_kinds(program.root.nests(), triton.LaunchOp):
             depth = dict(launch.options).get("num_stages") or 1

@@ -111,9 +111,7 @@ def _is_worth_it(load: tile.LoadOp, pick: Pick) -> bool:
 def _is_unchanged(load: tile.LoadOp, pick: Pick) -> bool:
     """Whether memory holds at a pick what a load of it read, for any overlap of parameters that the language allows."""
     holders = [pick.reduction, *ancestors(pick.reduction)]
-    holder = next((op for op in holders if op.parent is load.parent), None)
-    if holder is None:
-        return False
+    holder = next(op for op in holders if op.parent is load.parent)
     between = load.next
     while between is not None and between is not holder:
         if any(map(_may_write, between.walk())):

@@ -46,7 +46,7 @@ class TransposeProducts(Pass):
     def run(self, program: Program) -> None:
         check_choice(self, "mode", MODES)
         target = program.target
-        if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
+        if self.mode == "off" or target is None or target.arch != MEASURED_ARCH:
             return
         for kernel in tile.kernels(program.root):
             if not targets_gluon(kernel) and kernel.threads >= WGMMA_THREADS:

@@ -120,8 +120,7 @@ def drop_unused_iter_args(op: ForOp, rw: Rewriter) -> bool:
 def remove_while_that_never_runs(op: ConditionOp, rw: Rewriter) -> bool:
     # while false { A }  ==>  what comes before the condition, once; also where it is false for the initial values
     loop = op.parent_op
-    if not isinstance(loop, WhileOp):
-        return False
+    assert isinstance(loop, WhileOp), "a condition ends what a while loop tests"
     known = constant_of(op.condition)
     if known is None:
         initial = dict(zip(loop.before.args, map(constant_of, loop.inits), strict=True))

@@ -55,7 +55,7 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     result's together, as one block is stored while the next is loaded. `python -m benchmarks --only gemm` tries both.
     With several products a flattened loop is slower: 192 x 192 sums as four took 713 us instead of 526.
     """
-    if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
+    if target is None or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
     match [(loop, loop.dots) for loop in product_loops(kernel)]:
         case [(loop, [dot])] if kernel.nests()[1:] == [loop.op]:

@@ -502,7 +502,9 @@ def test_a_whole_tile_is_added_as_a_box_where_it_has_a_place(mask: str, left: in
         parameters="A: 64*64*float32",
     )
     (op,) = (op for op in made.root.walk() if isinstance(op, tile.AtomicOp))
-    assert _add_by_box(op, left) == (left if rest is None else rest)
+    added: list[tile.StoreBlockOp] = []
+    assert _add_by_box(op, added, left) == (left if rest is None else rest)
+    assert added == [op for op in made.root.walk() if isinstance(op, tile.StoreBlockOp)]
     found = [op.name for op in made.root.walk() if op.name in ("tile.atomic", "tile.store_block")]
     assert found == ["tile.atomic" if rest is None else "tile.store_block"]
 

@@ -97,7 +97,7 @@ def _digits(parallel: tile.ParallelOp) -> tuple[Value, Value, list[AddOp]] | Non
         scaled = {_other(op, low) for op in wholes}
         highs = {_scaled(value, extent) for value in scaled}
         high = highs.pop() if len(highs) == 1 else None
-        if high is None or high not in extents:
+        if high not in extents:
             continue
         makers = {value.op for value in scaled}
         if {*high.uses} == makers and all({*value.uses} <= {*wholes} for value in scaled):

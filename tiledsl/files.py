@@ -80,10 +80,8 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
             os.chmod(real, stat.S_IMODE(there))
     else:
         try:
-            with open(to, "wb", buffering=0) as file:  # a folder is refused here
-                left = memoryview(data)
-                while left:
-                    left = left[file.write(left) :]
+            with open(to, "wb") as file:  # a folder is refused here
+                file.write(data)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(to)) from None
     return to

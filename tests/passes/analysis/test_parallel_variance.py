@@ -44,6 +44,20 @@ def test_of_the_array_of_a_thread(body: str, varies: bool) -> None:
     assert bool(variance.of(read) & variance.threads) is varies
 
 
+@pytest.mark.parametrize("used_elsewhere", [False, True])
+def test_who_comes_to_a_store_counts_where_others_read_what_it_stores(used_elsewhere: bool) -> None:
+    text = f"""%a = tile.alloc : buffer<4*float32, local>
+        tile.parallel {{extents = (8,), lockstep = true}} (%tx: int32) {{
+          %c = arith.cmp %tx, %c4 {{predicate = "lt"}} : bool
+          scf.if %c {{ {EACH} tile.store %c1.0, %a[%j] %y = tile.load %a[%j] : float32 tile.store %y, %B[%tx, %j] }}
+            scf.yield }} {{ scf.yield }}
+          {"%z = tile.load %a[%c0] : float32 tile.store %z, %B[%tx, %c4]" if used_elsewhere else ""} }}"""
+    ops = list(kernel_of(program(text)).walk())
+    (buffer,) = [op.out for op in ops if isinstance(op, tile.AllocOp)]
+    variance = Variance(next(op for op in ops if isinstance(op, tile.ParallelOp)))
+    assert bool(variance.of(buffer) & variance.threads) is used_elsewhere
+
+
 INNER = "tile.parallel {extents = (2,)} (%q: int32) {"
 WHILE = """%y = scf.while [%c0] : int32 (%p: int32) { FIRST
   %t = arith.cmp %p, %c3 {predicate = "lt"} : bool scf.condition %t[%p]

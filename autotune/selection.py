@@ -124,7 +124,7 @@ def config_order(config: Mapping[str, Any]) -> tuple[Any, ...]:
     items = []
     for name, value in sorted(config.items()):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        items.append((name, 0, value, "") if is_number else (name, 1, 0, config_text({name: value})))
+        items.append((name, not is_number, value if is_number else config_text({name: value})))
     return tuple(items)
 
 

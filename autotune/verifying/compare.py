@@ -23,10 +23,10 @@ class TensorDifference:
     mean_error: float
     finite: bool
     atol: float
-    unknown: int = 0
-    first: int = -1
-    worst: int = -1
-    beyond: int = 0
+    unknown: int
+    first: int
+    worst: int
+    beyond: int
 
     @property
     def ratio(self) -> float:

@@ -135,7 +135,7 @@ def test_how_ties_are_decided() -> None:
     assert of(registers=None) == of(registers="?") == of() == of(registers=0) and of({"x": 1, "a": 2}) == of(
         {"a": 2, "x": 1}
     )
-    assert config_order({"b": 2, "a": "z"}) == (("a", 1, 0, "a=z"), ("b", 0, 2, ""))
+    assert config_order({"b": 2, "a": "z"}) == (("a", True, "a=z"), ("b", False, 2))
 
 
 def final(rounds: dict[str, Any], lasting: Any = None, failures: Any = (), **changed: Any) -> list[Trial]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiledsl.runtime import launch_source, launch_triton
-from tiledsl.runtime.launch_source import Writer, int_kind, write_bound, write_call, write_plan
+from tiledsl.runtime.launch_source import _INT_KIND, Writer, int_kind, write_bound, write_call, write_plan
 from tiledsl.runtime.launch_trace import Allocation, Descriptor, Pointer, Scalar, Trace, TracedLaunch
 from tiledsl.runtime.launch_triton import MISSING, DriverCall
 
@@ -169,6 +169,18 @@ def test_a_plan_is_for_integers_that_triton_compiles_alike_for(machine: Any) -> 
     call = defined(Writer(), [caller], {2: recent}, log)
     ways = {number: call("kernel object", At(16), number) for number in (32, 48, -16, 5, 1, 2**31)}
     assert ways == {32: "planned", 48: "planned", -16: "planned", 5: "found", 1: "found", 2**31: "found"}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (1, (True, False, True)), (0, (False, True, True)), (16, (False, True, True)), (17, (False, False, True)),
+        (2**31 - 1, (False, False, True)), (2**31, (False, True, False)),
+        (-(2**31), (False, True, True)), (-(2**31) - 1, (False, False, False)),
+    ],
+)  # fmt: skip
+def test_what_is_compiled_for_of_an_integer(number: int, kind: tuple[bool, ...]) -> None:
+    assert int_kind(number) == eval(_INT_KIND.format(number)) == kind
 
 
 def test_calls_with_all_parameters_or_with_inputs_alone(machine: Any) -> None:

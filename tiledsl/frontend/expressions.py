@@ -575,7 +575,7 @@ def _call_mistake(function: Any, error: BaseException) -> str:
     parameters = [each for each in inspect.signature(function).parameters.values() if each.kind not in kinds]
     if unknown:
         known = [each.name for each in parameters]
-        near = [each for each in known if unknown[1] in each] or difflib.get_close_matches(unknown[1], known, 1)
+        near = [each for each in known if unknown[1] in each] or difflib.get_close_matches(unknown[1], known)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
         return f"T.{name} has no argument {unknown[1]!r}; {hint}"
     text = text.removeprefix(getattr(function, "__qualname__", name) + "() ")

@@ -185,10 +185,10 @@ def unknown_name(name: str, known: Iterable[str], values: Mapping[str, Any] = Ma
     ours = ("tiledsl.language", "tilelang.language")
     modules = {to: each for to, each in values.items() if isinstance(each, ModuleType) and each.__name__ in ours}
     written = {each.lower(): each for each in reversed(names)}
-    near = difflib.get_close_matches(name.lower(), written, 1)
+    near = difflib.get_close_matches(name.lower(), written)
     if not near:
         written = {each.lower(): f"{alias}.{each}" for alias, module in modules.items() for each in dir(module)}
-        near = difflib.get_close_matches(name.lower(), written, 1, 0.8)
+        near = difflib.get_close_matches(name.lower(), written, cutoff=0.8)
     error = UnknownName(f"{name} is not defined" + (f"; did you mean {written[near[0]]}?" if near else ""))
     error.known, error.modules = names, modules
     return error

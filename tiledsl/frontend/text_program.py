@@ -151,7 +151,7 @@ class TextStatements(Statements):
             try:
                 self._limit(value)
             except TileError as error:
-                error.loc = error.loc or node.loc
+                error.loc = node.loc
                 raise
         return value
 
@@ -196,7 +196,7 @@ class TextStatements(Statements):
             if isinstance(value, kind):
                 if node.attr in allowed:
                     return getattr(value, node.attr)
-                near = difflib.get_close_matches(node.attr, allowed, 1)
+                near = difflib.get_close_matches(node.attr, allowed)
                 hint = (
                     f"; did you mean .{near[0]}?"
                     if near
@@ -412,7 +412,7 @@ def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Functi
     }
     if name is not None:
         if name not in programs:
-            near = difflib.get_close_matches(name, list(programs), 1)
+            near = difflib.get_close_matches(name, list(programs))
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(programs) or 'none'}"
             raise TileError(f"{file} has no program {name!r}; {hint}")
         return programs[name]
@@ -485,7 +485,7 @@ def _check_parameters(module: syntax.Module, function: syntax.Function, values: 
         if name in fixed:
             raise TileError(f"the parameter {name} has the name of something else in the text", functions[name].loc if name in functions else None)  # fmt: skip # noqa: E501
         if name not in open_names and name not in constants:
-            near = difflib.get_close_matches(name, [*open_names, *constants], 1)
+            near = difflib.get_close_matches(name, [*open_names, *constants])
             known = ", ".join([*open_names, *sorted(constants)]) or "none"
             raise TileError(
                 f"{function.name} has no parameter {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
@@ -506,7 +506,7 @@ def _check_parameters(module: syntax.Module, function: syntax.Function, values: 
                     needed.setdefault(name, loc)
     if needed:
         name, loc = next(iter(needed.items()))
-        near = difflib.get_close_matches(name, [*fixed, *constants, *values, *targets(function.body)], 1, 0.8)
+        near = difflib.get_close_matches(name, [*fixed, *constants, *values, *targets(function.body)], cutoff=0.8)
         several = f" (and {', '.join(list(needed)[1:])})" if len(needed) > 1 else ""
         given = ", ".join(f"{each}=..." for each in needed)
         hint = [way_out(f"pass it: tiledsl.parse(text, {given})", f"give it: {value_options(needed)}")]

@@ -174,6 +174,7 @@ def test_wrong_parameters(given: dict[str, Any], message: str) -> None:
         ("for i in range(3):\n    x = i", "a text program holds functions and constants"),
         ("def f(): pass\ndef f(): pass", "two functions are called f"),
         ("@staticmethod\ndef f(A: T.Tensor((4,), 'int8')):\n    with T.Kernel(1): A[0] = 1", "holds no program"),
+        ("@U.prim_func\ndef f(A: T.Tensor((4,), 'int8')):\n    with T.Kernel(1): A[0] = 1", "holds no program"),
         ("@T.prim_func\n@T.macro\ndef f():\n    with T.Kernel(1): x = 1", "a program has no decorator but @T.prim_func"),
         (SCALE + "x = " + "(" * 30000 + "1" + ")" * 30000, "more than 200 brackets are open at once"),
         (SCALE + "x = " + "-" * 30000 + "1", "nested too deep"),

@@ -321,6 +321,17 @@ def test_negative_expressions_count_from_the_end(run: Callable[..., Any]) -> Non
     assert torch.equal(before, torch.cat([torch.zeros(3), x[0, :13]]))
 
 
+def test_a_negative_term_counts_from_the_end(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((5,), "float32"), Y: T.Tensor((2,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.serial(2):
+                Y[i] = X[-2 + i]
+
+    x = torch.randn(5)
+    assert torch.equal(run(program, x, out_idx=(1,)), x[-2:])
+
+
 @tiledsl.jit(target="interpret")
 def scaled_with_layout(A, B, layout):  # type: ignore[no-untyped-def]
     n = T.const("n")

@@ -329,7 +329,7 @@ def _grid_size(value: Value) -> Value | None:
 
 def _widens(op: arith.CastOp) -> bool:
     source, target = dtype_interval(op.source.dtype), dtype_interval(op.out.dtype)
-    return source is not EVERYTHING and target is not EVERYTHING and target.lo <= source.lo and source.hi <= target.hi
+    return target is not EVERYTHING and target.lo <= source.lo and source.hi <= target.hi
 
 
 def _places(*extents: float) -> Interval:

@@ -192,7 +192,6 @@ class _FormatScanner:
         text, depth = self.text, 0
         while at < self.end:
             char = text[at]
-            after = text[at + 1] if at + 1 < self.end else ""
             if char in "'\"":
                 at = self.skip_string(at)
                 continue
@@ -202,7 +201,7 @@ class _FormatScanner:
                 depth -= 1
             elif not depth and char in "}:":
                 return at
-            elif not depth and char in "!=<>" and after == "=":
+            elif not depth and char in "!=<>" and text[at + 1] == "=":  # behind the last one is the end of the string
                 at += 1
             elif not depth and char in "=!":
                 return at

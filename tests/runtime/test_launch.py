@@ -254,6 +254,16 @@ def test_how_many_signatures_are_known(driver: Driver, monkeypatch: pytest.Monke
         assert len(caller.signatures) == left
 
 
+def test_a_kernel_without_tensors_has_no_plan(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    @T.prim_func
+    def shown(n: T.int32):
+        with T.Kernel(1, threads=32):
+            T.print(n)
+
+    kernel = pretend(tiledsl.compile(shown, target="cuda:90"), driver, monkeypatch)
+    assert not kernel.caller(1).can_plan
+
+
 def test_strides(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     program = copied((64, 32), (T.dynamic("row"), 1))
     kernel = pretend(tiledsl.compile(program, target="cuda:90"), driver, monkeypatch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import types
@@ -105,6 +106,26 @@ return c"""
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4), (2, 0, 4), (1, 1), (0,)])
 def test_strides_are_those_of_torch(shape: tuple[int, ...]) -> None:
     assert row_major(shape) == torch.empty(shape).stride()
+
+
+def test_a_descriptor_of_a_real_tensor_is_no_argument_that_is_known() -> None:
+    class TensorDescriptor:
+        base = torch.empty(4)
+
+    with pytest.raises(Untraceable, match="a kernel's argument is a TensorDescriptor"):
+        launch_trace._argument(TensorDescriptor(), ())
+
+
+def test_a_descriptor_at_another_address() -> None:
+    @dataclasses.dataclass
+    class Described:
+        base: Any
+        shape: list[int]
+        strides: list[int]
+
+    described = Described(torch.empty(2, 3, dtype=torch.float16), [2, 3], [8, 1])
+    base = launch_trace.Descriptor(Pointer("A"), 0, described).at(64).base
+    assert (base.shape, base.stride(), base.dtype, base.data_ptr()) == ((2, 3), (8, 1), torch.float16, 64)
 
 
 def test_a_stand_in_is_what_it_stands_for() -> None:

@@ -57,7 +57,7 @@ class Descriptor:
     def at(self, address: int) -> Any:
         """The descriptor of the memory at an address."""
         of = self.described
-        return replace(of, base=_Tensor("", of.base.dtype, None, tuple(of.shape), tuple(of.strides), address))
+        return replace(of, base=_Tensor("", of.base.dtype, None, of.shape, of.strides, address))
 
 
 @dataclass(frozen=True)

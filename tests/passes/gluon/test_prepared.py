@@ -10,8 +10,12 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.ir_cases import kernel_of, program
 from tests.support import gluon_machine, turn_programs
+from tiledsl.analysis.gluon.schedule import _is_bitwise
+from tiledsl.dialects import arith
 from tiledsl.errors import TileError
+from tiledsl.ir.kinds import of_kinds
 
 LENGTHS = [2, 0, 1, 3, 5]
 GLUON = {"select-emitter.backend": "gluon"}
@@ -60,6 +64,16 @@ BYTES: dict[str, Callable[[Any], Any]] = {
     "itself": lambda b: (b ^ (b >> 1)) & 0x77,
     "none": lambda b: (b << 0) & 0xF3,
 }
+
+
+@pytest.mark.parametrize(
+    ("cast", "bitwise"),
+    [("%s : int8", True), ("%l : int32", True), ("%s : float32", False), ("%f : int32", False), ("%b : int32", False),
+     ("%s : bool", False)],
+)  # fmt: skip
+def test_casts_of_integers_keep_their_low_byte(cast: str, bitwise: bool) -> None:
+    (op,) = of_kinds(list(kernel_of(program(f"%x = arith.cast {cast}")).walk()), arith.CastOp)
+    assert _is_bitwise(op) is bitwise
 
 
 def from_bytes(by_bits: Callable[[Any], Any]) -> Any:

@@ -125,7 +125,7 @@ def test_a_descriptor_at_another_address() -> None:
 
     described = Described(torch.empty(2, 3, dtype=torch.float16), [2, 3], [8, 1])
     base = launch_trace.Descriptor(Pointer("A"), 0, described).at(64).base
-    assert (base.shape, base.stride(), base.dtype, base.data_ptr()) == ((2, 3), (8, 1), torch.float16, 64)
+    assert (base.shape, base.stride(0), base.dtype, base.data_ptr()) == ((2, 3), 8, torch.float16, 64)
 
 
 def test_a_stand_in_is_what_it_stands_for() -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
-from tiledsl.analysis.gluon.plan import fits_registers
+from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, fits_registers
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
+    PAIR,
     block,
     ending_in,
     have_same_turns,
@@ -19,7 +20,7 @@ from tiledsl.analysis.gluon.schedule import (
     prepared,
 )
 from tiledsl.analysis.gluon.slices import dependents, needed_for
-from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, read_for, tile_loops
+from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, live_registers, read_for, tile_loops
 from tiledsl.analysis.gluon.words import described, loads_in_fours
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
@@ -49,6 +50,9 @@ class ScheduleLoops(Pass):
                                   gluon.cluster {stage = 1, slot = 1}; %v = triton.load_block ... {ring = "v"}
                                   %out = tensor.dot %p, %v, %acc2; yield }
 
+    Where one group of warps runs a loop, two turns are taken at a time if registers suffice and a turn's first products
+    need nothing of others: those of the second turn run while the first one's are used.
+
     Where consumers have rows of their own, products that wait for others of their turn are held back until those of the
     next turn are on their way, if the turn needs nothing of them. All other products are issued in order, each as soon
     as what it needs is there. Tiles that the same products read share a ring, and loops that follow each other share
@@ -58,6 +62,7 @@ class ScheduleLoops(Pass):
     in_flight: the most products that a turn leaves to be awaited in the next one.
     fours:     have tiles that operands of 8 bits are computed from come so that lanes exchange nothing, where all can.
     turns:     have consumers take turns at issuing products, where these are held back and make operands of 8 bits.
+    pairs:     take two turns at a time where that is legal and one group of warps runs one loop of products.
 
     Needs:   select-emitter, lower-to-triton. Runs last: the emitter writes what it finds, in this order.
     """
@@ -67,6 +72,7 @@ class ScheduleLoops(Pass):
     in_flight: int = MOST_IN_FLIGHT
     fours: bool = True
     turns: bool = True
+    pairs: bool = True
 
     def run(self, program: Program) -> None:
         for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
@@ -85,12 +91,15 @@ class ScheduleLoops(Pass):
         loops = [loop.op for loop in found.loops]
         groups = next((op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), 0)
         late = [loop.late if groups and self.skew else () for loop in found.loops]
+        in_pairs = self.pairs and not groups and launch.groups == len(loops) == 1
         at_once = not all(_rescaled_late(loop) for loop, held in zip(found.loops, late) if held)
         for loop, held in zip(found.loops, late):
             if held:
                 _hold_back(loop, at_once)
             else:
                 _in_order(loop, self.skew)
+                if in_pairs and _fit_two_turns(loop, launch.warps):
+                    _in_pairs(loop)
         if any(late):
             _move_before(launch.body, loops)
         _name_results(launch.body)
@@ -99,7 +108,8 @@ class ScheduleLoops(Pass):
             load.set_attribute("in_fours", True)
             described(load, launch).set_attribute("in_fours", True)
         in_flight = tuple(
-            () if held else _in_flight(loop, launch.warps, self.in_flight) for loop, held in zip(loops, late)
+            () if held or loop.unroll == PAIR else _in_flight(loop, launch.warps, self.in_flight)
+            for loop, held in zip(loops, late)
         )
         ranges = Ranges.around(launch)
         waiting = [product for products in late for product in products]
@@ -217,6 +227,30 @@ def _in_order(loop: TileLoop, skew: bool) -> None:
     early = needed_for(value for op in loads for value in op.operands) | {*loads}
     first = [op for op in placed if op in early and loop.op.unroll == AT_ONCE]
     _divide(loop.op, [(0, 0, first), (0, 0, [op for op in placed if op not in first]), (0, 0, left)])
+
+
+def _fit_two_turns(loop: TileLoop, warps: int) -> bool:
+    """Whether registers hold the first products of a second turn, which need nothing that a turn hands on."""
+    early = [product for product in loop.products if product not in loop.late]
+    needed = needed_for(value for product in early for value in product.operands) | {*early}
+    free = not any(value in loop.op.iter_args for op in needed for value in op.operands)
+    writes = any(op.effects & Effect.WRITE for op in loop.op.body.walk())
+    if not early or not loop.late or not free or writes or loop.op.num_stages < PAIR:
+        return False
+    columns = sum(product.out.shape[1] for product in early if product.out not in [op.accumulator for op in early])
+    beside = early[0].out.shape[0] * columns // (32 * warps)
+    return live_registers(loop, warps, everywhere=True) + beside <= CONSUMER_REGISTERS[warps // 4] * 7 // 8
+
+
+def _in_pairs(loop: TileLoop) -> None:
+    """The first products of a turn, and what they need, in a cluster that the second of two turns begins with."""
+    early = [product for product in loop.products if product not in loop.late]
+    first = needed_for(value for product in early for value in product.operands) | {*early}
+    ops = [op for op in loop.op.body if not op.is_terminator and not isinstance(op, gluon.ClusterOp)]
+    for op in of_kinds(loop.op.body, gluon.ClusterOp):
+        op.erase()
+    _divide(loop.op, [(0, 0, [op for op in ops if op in first]), (0, 0, [op for op in ops if op not in first])])
+    loop.op.set_attribute("unroll", PAIR)
 
 
 def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -> None:

@@ -48,6 +48,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "scaled": (turn_programs.scaled, 128, {"select-emitter.overlap": False}),
     "attention": (turn_programs.weighted, 128, {}),
     "attention of one consumer": (turn_programs.weighted, 64, {}),
+    "attention of one group": (turn_programs.weighted, 128, {"select-emitter.consumers": "one"}),
     "attention with one tile": (turn_programs.latent, 128, {}),
     "attention with one tile, rows shared": (turn_programs.latent, 64, {}),
     "attention in parts": (turn_programs.in_parts, 128, {}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS
 from tiledsl.dialects.gluon import clusters
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
@@ -307,6 +308,57 @@ def test_products_in_order() -> None:
 )
 def test_products_that_the_next_turn_awaits(scaled: str, warps: int, in_flight: str) -> None:
     assert in_flight in scheduled(decoding(scaled), warps)[0]
+
+
+def unrolled(body: str, stages: int = 2, declared: str = "", **options: Any) -> tuple[int, list[int]]:
+    """How many turns of the first loop are taken at a time, and the numbers of products in the clusters of a turn."""
+    body = body.replace("[%zero, %c0]", f"[%zero, %c0] {{num_stages = {stages}}}")
+    root = launch(body, declared or DECODES)
+    ScheduleLoops(**options).run(Program(root))
+    loop = next(op for op in root.walk() if op.name == "scf.for")
+    found = [[op.name for op in cluster.ops].count("tensor.dot") for cluster in clusters(loop.regions[0])]
+    return loop.attributes["unroll"], found
+
+
+REGISTERS = 64
+DECODES = '(("num_warps", 8), ("emitter", "gluon"))'
+
+
+def test_two_turns_at_a_time() -> None:
+    """The second one's first product runs while the first one's is used."""
+    body = decoding("%twice")
+    assert unrolled(body) == (2, [1, 1]) and unrolled(body, 3) == (2, [1, 1])
+    assert unrolled(body, 1)[0] == unrolled(body, pairs=False)[0] == 0  # with one place, the second would wait for ever
+    carried = body.replace("%s = tensor.dot %q, %kt, %zero", "%s = tensor.dot %q, %kt, %acc")
+    assert unrolled(carried)[0] == 0
+    assert unrolled(body.replace("scf.yield [%sum, %next]", "scf.yield [%s, %next]"))[0] == 0  # none waits
+    assert unrolled(body, declared='(("num_warps", 4), ("groups", 2), ("emitter", "gluon"))')[0] == 0
+
+
+def test_loops_that_follow_each_other_take_turns_one_by_one() -> None:
+    body = decoding("%twice")
+    begin, end = body.index("%r, %t = scf.for"), body.index("triton.store_block")
+    names = re.compile(r"%(?!zero|c\d|n\b|q\b|K\b)(\w+)")
+    assert unrolled(body[:end] + names.sub(r"%\1_2", body[begin:end]) + body[end:])[0] == 0
+
+
+def test_two_turns_at_a_time_where_registers_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thread, a turn takes at most REGISTERS at one time, and the scores of the second one 16 more."""
+    body = decoding("%twice")
+    for given, turns in ((8 * (REGISTERS + 16) // 7 + 1, 2), (8 * (REGISTERS + 16) // 7 - 1, 0)):
+        monkeypatch.setitem(CONSUMER_REGISTERS, 2, given)
+        assert unrolled(body)[0] == turns
+    # A tile of addresses, of which each element takes two registers, and what is loaded from there.
+    loading = body.replace(
+        "%twice = arith.mul %acc, %acc",
+        f"""%where = tensor.broadcast %S : tensor<64x64x*float32>
+      %bias = triton.load %where : {SCORES}
+      %twice = arith.mul %acc, %bias""",
+    )
+    monkeypatch.setitem(CONSUMER_REGISTERS, 2, 8 * (REGISTERS + 16) // 7 + 1)
+    assert unrolled(loading)[0] == 0
+    monkeypatch.setitem(CONSUMER_REGISTERS, 2, 8 * (REGISTERS + 64) // 7 + 1)
+    assert unrolled(loading)[0] == 2
 
 
 def test_clusters() -> None:

@@ -63,6 +63,9 @@ def _changes(line: str, ir: str) -> Iterator[str]:
             yield f"{line[: depth.start(1)]}{other}{line[depth.end(1) :]}"
         if "unroll" not in line:
             yield line.replace("num_stages", "unroll = 4, num_stages")
+            yield line.replace("num_stages", "unroll = 2, num_stages")
+        yield line.replace("unroll = 2", "unroll = 4")
+        yield re.sub(r", unroll = \d", "", line)
     ring = re.search(r'ring = "(\w+)"', line)
     if ring:
         for other in sorted({*re.findall(r'ring = "(\w+)"', ir), "other"} - {ring[1]}):

@@ -132,6 +132,8 @@ class _Launch:
     def _loop(self, loop: scf.ForOp | scf.WhileOp, steps: Sequence[Step], runs: bool | None) -> Iterator[str]:
         facts = [f"{loop.num_stages} deep"] if isinstance(loop, scf.ForOp) and loop.num_stages > 1 else []
         facts += ["at least one turn"] if runs else []
+        if runs is not None and isinstance(loop, scf.ForOp) and loop.unroll > 1:
+            facts.append(f"{loop.unroll} turns at a time")
         yield f"loop {_place(loop)}" + (f": {', '.join(facts)}" if facts else "")
         total: Counter[str] = Counter()
         table = [["turn", "what", "line", *UNITS]]

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
+    PAIR,
     Loop,
     Ring,
     Schedule,
@@ -199,7 +200,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
     yielded = dict(zip(loop.op.iter_args, loop.op.yielded, strict=True))
     handed_on: dict[Operation, Value] = {each: each.a for each in loop.products if not is_stored(each, schedule.warps)}
     produced = only_for_loads(loop.op.walk())  # by the producer, in the order of the text
-    if loop.op.unroll == AT_ONCE:
+    if loop.at_once > 1:
         _check_several(loop)
     late_effect = None
     for op, (stage, *place) in at.items():
@@ -232,20 +233,33 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
 
 
 def _check_several(loop: Loop) -> None:
-    """Of turns that are taken several at a time, one cluster has the products, and what reads them comes in others."""
+    """Of turns that are taken several at a time, one cluster has the first products, and what reads them comes in later
+    ones, where of more than two turns there are no others. What comes before needs nothing of other turns."""
     if loop.is_skewed:
         what = "turns that are taken several at a time hold nothing back"
         raise _broken("order", loop.op, what, "unroll = 1, or one stage")
+    if loop.at_once not in (PAIR, AT_ONCE):
+        raise _broken("order", loop.op, f"{loop.at_once} turns are taken at a time", f"unroll = {PAIR}, or {AT_ONCE}")
     products, at = loop.products, loop.first_products
     first = [op for cluster in loop.clusters[: at + 1] for op in cluster.ops]
-    wrong: Operation | None = next((op for op in products if op not in loop.clusters[at].ops), None)
     carried = [argument for argument, value in zip(loop.op.iter_args, loop.op.yielded) if value.op in products]
-    wrong = wrong or next((op for op in first if any(value.op in products for value in _read_by(op))), None)
-    others = (op for op in first if op not in products and not set(carried).isdisjoint(_read_by(op)))
-    wrong = wrong or next(others, None)
+    wrong: Operation | None
+    if loop.at_once == PAIR:
+        wrong = next((op for op in first if any(_is_late(value, op, loop) for value in _read_by(op))), None)
+    else:
+        wrong = next((op for op in products if op not in loop.clusters[at].ops), None)
+        wrong = wrong or next((op for op in first if any(value.op in products for value in _read_by(op))), None)
+        others = (op for op in first if op not in products and not set(carried).isdisjoint(_read_by(op)))
+        wrong = wrong or next(others, None)
     if wrong is not None:
         what = "of turns taken several at a time, products are one cluster, and what reads them is in later ones"
         raise _broken("order", wrong, what, "unroll = 1, or the clusters so")
+
+
+def _is_late(value: Value, op: Operation, loop: Loop) -> bool:
+    """Whether a value is not there when turns before have not ended."""
+    is_chained = isinstance(op, tensor.DotOp) and value is op.accumulator and set(value.uses) == {op}
+    return value in loop.op.iter_args or value.op in loop.products and not is_chained
 
 
 def _read_by(op: Operation) -> Iterator[Value]:
@@ -265,7 +279,7 @@ def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
         )
     for product in products:
         assert isinstance(product, tensor.DotOp)
-        if loop.is_skewed or loop.op.unroll == AT_ONCE:
+        if loop.is_skewed or loop.at_once > 1:
             what = "a loop of two stages, or of several turns at a time, awaits all its products"
             raise _broken("in flight", product, what)
         if dict(product.out.uses) != {loop.op.body.terminator: 1}:
@@ -278,7 +292,7 @@ def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
 
 def _check_tokens(loop: Loop, schedule: Schedule) -> None:
     """Each ring, against all that a turn waits for before it can release one of its tiles."""
-    depth, turns = loop.op.num_stages, 2 if loop.op.unroll == AT_ONCE else 1
+    depth, turns = loop.op.num_stages, min(loop.at_once, 2)
     rings = [(name, ring, _turns_held(ring, loop)) for name, ring in schedule.rings.items() if loop in ring.readers]
     for number, (name, _, (_, last)) in enumerate(rings):
         for other_number, (other, _, (first, _)) in enumerate(rings):

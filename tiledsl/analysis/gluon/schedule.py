@@ -21,6 +21,7 @@ ROWS_OF_WARPS = 64  # of the matrix instructions of four warps
 MOST_COLUMNS = 256  # of an instruction
 AT_ONCE = 4  # turns of products from zero: ptxas keeps none of these in flight from one turn of a text to the next
 PLACES = 2  # of a tile that groups of warps exchange: who stores the next one has read the one before
+PAIR = 2  # turns of which the second one's first products run while the first one's are used
 LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
 LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 _LOADED = (*LOADS, tile.LoadOp)
@@ -56,6 +57,11 @@ class Loop:
     def products(self) -> list[tensor.DotOp]:
         """In the order in which they are issued."""
         return [op for cluster in self.clusters for op in cluster.ops if isinstance(op, tensor.DotOp)]
+
+    @property
+    def at_once(self) -> int:
+        """How many turns are taken at a time."""
+        return max(1, int(self.op.unroll))
 
     @property
     def first_products(self) -> int:

@@ -42,6 +42,7 @@ BYTES = ("float8_e4m3fn", "float8_e5m2")
 EXTENTS = (16, 32, 64, 128, 256, 512)  # of tiles; only one group of warps has room for 512 columns
 MOST_CONSUMERS = 3
 WARPS = (4, 8)  # that one group has
+ADDRESS_BITS = 64
 ITEM = "item"  # the ring of blocks that are loaded before the loops
 REDUCTIONS = frozenset({"sum", "max", "min"})
 _ALLOWED = (
@@ -444,5 +445,8 @@ def _takes_registers(value: Value) -> bool:
 
 
 def _registers(values: Iterable[Value], warps: int) -> int:
-    bits = sum(math.prod(value.shape) * ELEMENTS[value.dtype].bits for value in values)
+    bits = sum(
+        math.prod(value.shape) * (ELEMENTS[value.dtype].bits if value.dtype in ELEMENTS else ADDRESS_BITS)
+        for value in values
+    )
     return bits // (32 * 32 * warps)

@@ -22,6 +22,7 @@ from math import prod
 from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
+    PAIR,
     PLACES,
     Loop,
     block,
@@ -56,10 +57,12 @@ Counter = tuple[tuple[Loop, ...], int]  # of places: the loops that load a ring,
 
 @dataclass(eq=False)
 class _Turn:
-    """What has happened in a turn: rings whose tiles were awaited, and for each counter those still to be read."""
+    """What has happened in a turn: rings whose tiles were awaited, and for each counter those still to be read;
+    `passed`: counters that have gone on to the next turn, while this one still reads tiles."""
 
     awaited: set[str] = field(default_factory=set)
     left: dict[Counter, set[str]] = field(default_factory=dict)
+    passed: set[Counter] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -519,7 +522,9 @@ class GluonKernelWriter(SpecializedWriter):
         index, lower, upper = self.name(op.index), self.expressions.value(op.lower), self.expressions.text(op.upper)
         self.flying, self.has_before = list(old), f", pred={index} > {lower.at(ADD)}"
         steps = trip_count(op) or 0
-        if op.unroll == AT_ONCE and steps:
+        if loop.at_once == PAIR:
+            self._pairs(loop)
+        elif loop.at_once == AT_ONCE and steps:
             self._several_turns(loop, steps)
         elif loop.is_skewed:
             self.origin(op)
@@ -577,12 +582,33 @@ class GluonKernelWriter(SpecializedWriter):
             self.line(f"{index} = {self.expressions.text(op.upper)} - {rest}")
             self._turn(loop, {0}, copies=rest)
 
+    def _pairs(self, loop: Loop) -> None:
+        """Two turns at a time: the second one's first products run while the first one's are used."""
+        op, steps, pair = loop.op, trip_count(loop.op), self.names.claim("pair")
+        index, lower, upper = self.name(op.index), self.expressions.value(op.lower), self.expressions.value(op.upper)
+        begin, before = ("", "") if lower.text == "0" else (f"{lower.at(ADD)} + ", f" - {lower.at(ADD + 1)}")
+        self.origin(op)
+        if steps is None:
+            turns = self.names.claim("turns")
+            self.line(f"{turns} = gl.maximum({upper.at(ADD)}{before}, 0)")
+        if steps is None or steps >= PAIR:
+            with self.under(f"for {pair} in range({f'{turns} // {PAIR}' if steps is None else steps // PAIR}):"):
+                self.line(f"{index} = {begin}{PAIR} * {pair}")
+                self._turn(loop, {0}, copies=PAIR)
+        if steps is None:
+            with self.under(f"for {index} in range({upper.at(ADD)} - {turns} % {PAIR}, {upper.text}):"):
+                self._turn(loop, {0})
+        elif steps % PAIR:
+            self.line(f"{index} = {upper.at(ADD)} - 1")
+            self._turn(loop, {0})
+
     def _turn(self, loop: Loop, stages: set[int], copies: int = 1) -> None:
         """The clusters of these stages, those of stage 1 for the turn before."""
         self.loop = loop
         clusters = [cluster for cluster in loop.clusters if cluster.stage in stages]
         carried = len(self.flying)
-        self.now = _Turn(left=self._counters(loop, stages))
+        turns = [_Turn(left=self._counters(loop, stages)) for _ in range(copies)]
+        self.now = turns[0]
         late: dict[Value, str] = {}
         if loop.index_late and 1 in stages:
             index = self.name(loop.op.index)
@@ -602,12 +628,15 @@ class GluonKernelWriter(SpecializedWriter):
                 index = self._name_of(loop.op.index, copy - 1)
                 self.line(f"{self._name_of(loop.op.index, copy)} = {index} + 1")
             if copy and number == loop.first_products:
+                self.now = turns[copy - 1]
+                if copies == PAIR:
+                    self._pass_on()
                 self._step_on()
-                self.now = _Turn(left=self._counters(loop, stages))
-            self.variables.copy = copy
+            self.now, self.variables.copy = turns[copy], copy
             self.variables.late = late if cluster.stage else {}
             if number:
-                self._await_values(value for op in cluster.ops for value in self._read_by(op))
+                read = (value for op in cluster.ops for value in self._read_by(op))
+                self._await_values(value for value in read if copies == 1 or value not in loop.op.iter_args)
             self.ops(cluster.ops)
             if self.plan.op.in_turns and stages == {0, 1} and loop.products[-1] in cluster.ops:
                 following = f"({self.consumer} + 1) % {self.warp_groups}"
@@ -635,7 +664,12 @@ class GluonKernelWriter(SpecializedWriter):
         stage = loop.stage
         mine = [n for n, value in enumerate(yielded) if (stage.get(value.op, 0) if value.op else 0) in stages]
         self.assign([iter_args[n] for n in mine], [yielded[n] for n in mine])
-        if loop.op.unroll == AT_ONCE:
+        copy = self.variables.copy
+        for each in self.flying if not is_last else ():  # the next turn reads them as what it carries
+            carried_on = {arg for arg, value in zip(iter_args, yielded) if value in each.values}
+            if each.copy == copy and carried_on:
+                each.values, each.copy = carried_on, copy + 1
+        if loop.at_once == AT_ONCE:
             self.helpers = tuple(dict.fromkeys((*self.helpers, api.PINNED)))
             for value in iter_args:
                 if value.dtype == "float32" and value.shape:
@@ -651,6 +685,19 @@ class GluonKernelWriter(SpecializedWriter):
         else:
             self.line(f"{name} = gl.convert_layout({text}, {self.operand_layouts[product.out.shape]})")
 
+    def _pass_on(self) -> None:
+        """Keep the places of a turn, which reads its tiles behind the first products of the next one, too."""
+        for counter, rings in self.now.left.items():
+            stage, phase = self.counters[counter]
+            names = [stage] if rings <= self.now.awaited else [stage, phase]
+            self.now.passed.add(counter)
+            self.line(f"{', '.join(map(self._before, names))} = {', '.join(names)}")
+
+    def _at(self, counter: Counter) -> tuple[str, str]:
+        """The names of a turn's place, and of its phase."""
+        stage, phase = self.counters[counter]
+        return (self._before(stage), self._before(phase)) if counter in self.now.passed else (stage, phase)
+
     def _step_on(self) -> None:
         """Go on to the next places where that has not been done; products in flight keep theirs by another name."""
         for counter in list(self.now.left):
@@ -662,7 +709,7 @@ class GluonKernelWriter(SpecializedWriter):
         kept = [(each, ring) for each in self.flying for ring, place in each.freed.items() if place == stage]
         for each, ring in kept:
             each.freed[ring] = self._before(stage)
-        if kept:
+        if kept and counter not in self.now.passed:
             self.line(f"{self._before(stage)} = {stage}")
         self._advance(stage, phase)
 
@@ -676,7 +723,7 @@ class GluonKernelWriter(SpecializedWriter):
             if last.get(stage) is op:
                 read.append(name)
                 if stage == max(last):
-                    freed[name] = self.counters[tuple(ring.readers), stage][0]
+                    freed[name] = self._at((tuple(ring.readers), stage))[0]
         values = {op.out}
         if stage:  # which the next turn reads as what it carries
             values |= {arg for arg, value in zip(loop.op.iter_args, loop.op.yielded) if value is op.out}
@@ -708,7 +755,7 @@ class GluonKernelWriter(SpecializedWriter):
     def _await_tile(self, load: triton.LoadBlockOp, reader: Operation) -> str:
         """Wait for a tile where that has not been done in the turn; its place in its ring."""
         ring, stage = self.plan.rings[load.ring], self.loop.stage[reader]
-        place, phase = self.counters[tuple(ring.readers), stage]
+        place, phase = self._at((tuple(ring.readers), stage))
         if load.ring not in self.now.awaited and stage == min(ring.readers[self.loop]):
             self.now.awaited.add(load.ring)
             self.line(f"mbarrier.wait({self.full[load.ring]}.index({place}), {phase})")
@@ -723,7 +770,7 @@ class GluonKernelWriter(SpecializedWriter):
     def _read_to_registers(self, op: triton.LoadBlockOp) -> None:
         """Read what left operands are made of, once it is there; its place is free then."""
         self.origin(op)
-        place, phase = self.counters[tuple(self.plan.rings[op.ring].readers), 0]
+        place, phase = self._at((tuple(self.plan.rings[op.ring].readers), 0))
         self.line(f"mbarrier.wait({self.full[op.ring]}.index({place}), {phase})")
         buffer, at = self.tile_buffer(op), self._tile_at(op, place)
         if op in self.expressions.in_words:
@@ -741,14 +788,14 @@ class GluonKernelWriter(SpecializedWriter):
     def _issue(self, op: tensor.DotOp) -> None:
         """Issue a product. What it is added to may be on its way, if nothing else wants it."""
         self.origin(op)
-        before = [each for each in self.flying if op.accumulator in each.values]
+        copy = self.variables.copy  # the registers of the turn before the last are used before they change again
+        before = [each for each in self.flying if op.accumulator in each.values and each.copy == copy]
         chained = bool(before) and set(op.accumulator.uses) == {op}
         if not chained:
             self._await_values(self._inside(op.accumulator))
         left, held = self._left(op)
         right = self._tile(op.b, op)
         from_zero = constant_of(op.accumulator) == 0
-        copy = self.variables.copy  # the registers of the turn before the last are used before they change again
         place = self._name_of(op.out, copy - 2) if copy > 1 else self.zeros(op.out) if from_zero else ""
         acc = f"{place}, use_acc=False" if from_zero else self.expressions.text(op.accumulator)
         each = self._flying(self.loop, op)
@@ -778,6 +825,8 @@ class GluonKernelWriter(SpecializedWriter):
             return self._seen(self._exchanged(op), op.a, op), []
         operand, layout = self.operand_names[op], self.operand_layouts[op.out.shape]
         if op not in self.handed_on:
+            reading = (number for number, each in enumerate(self.flying, 1) if operand in each.names)
+            self._await(max(reading, default=0))
             text = self.expressions.text(op.a)
             self.line(f"{operand} = {text if in_words(op) else f'gl.convert_layout({text}, {layout})'}")
         elif self.plan.op.packed:

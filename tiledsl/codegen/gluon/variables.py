@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tiledsl.analysis.gluon.schedule import AT_ONCE, Schedule, block, ending_in, in_order
+from tiledsl.analysis.gluon.schedule import PAIR, Schedule, block, ending_in, in_order
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.ir.core import Region, Value
@@ -36,8 +36,12 @@ class LoopVariables(Variables):
                 carried = zip(loop.op.iter_args, loop.op.yielded)
                 self._stage.update({a: stage.get(b.op, 0) if b.op else 0 for a, b in carried})
                 self._stage.update({value: 1 for value in loop.held if value in self._accumulators})
+        several = [loop for loop in plan.loops if loop.at_once > 1]
+        for loop in several:
+            self._stage.update(dict.fromkeys(loop.op.iter_args, 1))
+            early = (op for each in loop.clusters[: loop.first_products + 1] for op in each.ops)
+            self._stage.update({value: 0 for op in early for value in op.results})
         super().__init__(body, names)
-        several = [loop for loop in plan.loops if loop.op.unroll == AT_ONCE]
         first = [op for loop in several for each in loop.clusters[: loop.first_products + 1] for op in each.ops]
         own = [*(loop.op.index for loop in several), *(value for op in first for value in op.results)]
         self._own = {id(self.members(value)) for value in own}
@@ -72,7 +76,7 @@ class LoopVariables(Variables):
                         self._join(one, other, always=True)
                 for number, (argument, value) in enumerate(zip(loop.op.iter_args, loop.op.yielded)):
                     for product in ending_in(value):
-                        if loop.stage[product] or number in loop.in_flight:
+                        if loop.stage[product] or number in loop.in_flight or loop.at_once == PAIR:
                             self._join(argument, product.out, always=True)
                             if product.accumulator in loop.held:
                                 self._join(argument, product.accumulator, always=True)

@@ -91,8 +91,8 @@ def four_bit_float8_row(M: int, N: int, K: int, note: str = "", quick: bool = Fa
     )
 
 
-# Weights of 4 bits are off by 2^-4 at most, by 0.026 in the root mean square; of 67 million sums of them some are off by
-# six times that. `error` holds the mean of all to what is to be expected.
+# Weights of 4 bits are off by 2^-4 at most, by 0.026 in the root mean square; of 67 million sums of them some are off
+# by six times that. `error` holds the mean of all to what is to be expected.
 FLOAT8_WEIGHTS = 3 / 16
 
 

@@ -69,7 +69,7 @@ def test_field(words: str, shift: int, mask: int | None, bias: float, dtype: str
     ("uint16", field(0, 2047), "float16"),  # more than 10 bits
     ("uint16", field(0, 255), "bfloat16"),  # more than 7
     ("uint16", field(4, 10), "float16"),  # bits apart
-    ("int16", field(4, None), "float16"),  # a sign
+    *((words, field(shift, None), "float16") for words, shift in (("int16", 4), ("int16", 8), ("int8", 4))),  # a sign
     ("int16", field(8, 255 << 2), "float16"),  # a sign, repeated
     ("uint16", field(0, 15), "float32"),
     ("int32", field(0, 15), "float16"),

@@ -129,7 +129,7 @@ def score_chunk(Q, K, G, b, c, h, block_D, queries, kept, decays, score, similar
 @tiledsl.jit(out_idx=[-1])
 def gated_linear_attention(
     batch, heads, length, dim, value_dim,
-    chunk=64, block_D=64, block_V=128, num_stages=3, threads=256, dtype="bfloat16",
+    chunk=64, block_D=128, block_V=128, num_stages=3, threads=256, dtype="bfloat16",
 ):  # fmt: skip
     chunks = -(-length // chunk)
     keys, values = (batch, length, heads, dim), (batch, length, heads, value_dim)

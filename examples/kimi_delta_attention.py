@@ -28,7 +28,7 @@ SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 48, "chu
 @tiledsl.jit(out_idx=[-1])
 def kimi_delta_attention(
     batch, heads, length, dim, value_dim,
-    chunk=64, block_D=64, block_V=128, num_stages=2, threads=256, dtype="bfloat16",
+    chunk=64, block_D=128, block_V=128, num_stages=2, threads=256, dtype="bfloat16",
 ):  # fmt: skip
     chunks = -(-length // chunk)
     keys, values = (batch, length, heads, dim), (batch, length, heads, value_dim)

@@ -21,6 +21,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.math_functions import MATH_FUNCTIONS
 
+WARP = 32
 _RESERVED = 4096  # bytes of shared memory for exchanges between threads
 _KNOWN = (
     arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp, arith.NotOp, arith.MathOp,
@@ -66,31 +67,27 @@ def _hold(launch: triton.LaunchOp, most: int) -> None:
     (loop,) = loops
     if (constant_of(loop.lower), constant_of(loop.step)) != (0, 1):
         return
-    written = {_root(op.pointer) for op in of_kinds(ops, triton.StoreOp)}
-    threads = launch.warps * 32
-    tiles = [
-        _Tile(op, loop, launch)
-        for op in of_kinds(loop.body, triton.LoadOp)
-        if prod(op.out.shape) >= threads and _root(op.pointer) not in written
-    ]
+    writes: list[triton.StoreOp | triton.AtomicOp] = of_kinds(ops, triton.StoreOp, triton.AtomicOp)
+    written = {_root(op.pointer) for op in writes}
+    loads = [op for op in of_kinds(loop.body, triton.LoadOp) if prod(op.out.shape) >= launch.warps * WARP]
+    tiles = [_Tile(op, loop, launch) for op in loads if _root(op.pointer) not in written]
     moving = [each for each in tiles if each.step]
-    held: dict[_Tile, tuple[_Tile, int]] = {}
+    leading = [each for each in moving if not any(map(each.turns_behind, moving))]
+    rings = {each: (each, 0) for each in moving}
     for each in moving:
-        first = next((other for other in moving if each.turns_behind(other) > 0), None)
-        if first is not None:
-            held[each] = (first, each.turns_behind(first))
-    if not held or any(first in held for first, _ in held.values()):
+        first = max(leading, key=each.turns_behind, default=each)
+        if behind := each.turns_behind(first):
+            rings[each] = first, behind
+    size = 0
+    for ring in {first for first, _ in rings.values()}:
+        places = loop.num_stages + max(behind for first, behind in rings.values() if first is ring)
+        size += places * prod(ring.op.out.shape) * ELEMENTS[ring.op.out.dtype].bits // 8
+    if all(behind == 0 for _, behind in rings.values()):
         return
-    ahead, size = loop.num_stages - 1, 0
-    for each in moving:
-        if each not in held:
-            behind = max((turns for first, turns in held.values() if first is each), default=0)
-            size += (ahead + 1 + behind) * prod(each.op.out.shape) * ELEMENTS[each.op.out.dtype].bits // 8
     if size > most:
         launch.set_attribute("remarks", (*launch.remarks, f"rings of {size} bytes do not fit in shared memory"))
         return
-    for each in moving:
-        first, behind = held.get(each, (each, 0))
+    for each, (first, behind) in rings.items():
         each.op.set_attribute("ring", f"{first.op.out.name or 'tiles'}_{moving.index(first)}")
         each.op.set_attribute("behind", behind)
         each.op.set_attribute("whole", _only_stored(each.op))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -248,6 +249,51 @@ def test_sums_of_held_tiles_are_scanned(reverse: bool) -> None:
     assert ("y = gl.associative_scan(held, 0, _add)" in kernel.source) == is_held(kernel) == (not reverse)
     checks = kernel.verify(seconds=20).checks
     assert [each for each in checks if each.status not in ("proved", "tested")] == []
+
+
+def test_tiles_of_several_turns_share_a_ring() -> None:
+    def thirds(M, N):
+        @T.prim_func
+        def thirds(X: T.Tensor((M, N), "float32"), Y: T.Tensor((M, N), "float32")):
+            with T.Kernel(1, threads=32):
+                new = T.alloc_fragment((N,), "float32")
+                held = T.alloc_fragment((N,), "float32")
+                old = T.alloc_fragment((N,), "float32")
+                for turn in T.Pipelined(M + 3, num_stages=2):
+                    T.copy(X[turn - 1, 0], held)
+                    T.copy(X[turn, 0], new)
+                    T.copy(X[turn - 3, 0], old)
+                    for j in T.Parallel(N):
+                        old[j] += new[j] * held[j]
+                    T.copy(old, Y[turn - 3, 0])
+
+        return thirds
+
+    kernel = compiled(thirds)
+    assert kernel.source.count("allocate_shared_memory") == 1
+    assert "new_1_ring = gl.allocate_shared_memory(gl.float32, [6, 256]" in kernel.source
+    for name, place in ("held", 5), ("old", 3):
+        assert re.search(rf"{name} = .*new_1_ring.index\(\(turn \+ {place}\) % 6\)", kernel.source)
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
+
+
+def test_what_the_kernel_adds_to_is_no_held_tile() -> None:
+    def added(M, N):
+        @T.prim_func
+        def added(X: T.Tensor((M, N), "float32"), Y: T.Tensor((M, N), "float32")):
+            with T.Kernel(1, threads=32):
+                new = T.alloc_fragment((N,), "float32")
+                held = T.alloc_fragment((N,), "float32")
+                for turn in T.Pipelined(M + 1, num_stages=2):
+                    T.copy(X[turn, 0], new)
+                    T.copy(X[turn - 1, 0], held)
+                    T.atomic_add(X[turn - 1, 0], new)
+                    T.copy(held, Y[turn - 1, 0])
+
+        return added
+
+    assert not is_held(compiled(added))
 
 
 def test_places_that_the_loop_carries_stay_in_triton() -> None:

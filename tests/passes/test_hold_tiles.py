@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.support.gluon_machine import run_gluon
+from tiledsl.certificate.algebra import ExecutorError
 from tiledsl.kernels.kernel import Kernel
 
 
@@ -84,6 +87,33 @@ def test_it_means_the_same(options: dict[str, Any]) -> None:
     checks = kernel.verify(seconds=20).checks
     assert [each for each in checks if each.status not in ("proved", "tested")] == []
     assert any(each.kind == "source" and each.status == "tested" for each in checks)
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("wait_group(2)", "wait_group(3)"),  # of the turn's own tile
+        ("wait_group(2)", "wait_group(4)"),
+        ("new_0_ring.index(turn % 5)", "new_0_ring.index((turn + 1) % 5)"),
+        ("index((turn + 3) % 5)", "index((turn + 2) % 5)"),
+        ("index((turn + 3) % 5)", "index((turn + 4) % 5)"),
+        ("index((turn + 2) % 5))", "index((turn + 3) % 5))"),  # the place that the turn reads
+        ("gl.static_range(2)", "gl.static_range(1)"),
+        ("turn + 2 < 8", "turn + 2 < 5"),
+        ("commit_group()", "wait_group(9)"),
+    ],
+)
+def test_mistakes_in_the_text_are_found(text: str, mistake: str) -> None:
+    source, x, y = compiled(differences).source, torch.randn(12, 256), torch.empty(12, 256)
+    wanted = x - torch.cat([x[4:].sum(1), torch.zeros(4)])[:, None]
+    run_gluon(source, "differences_into", x, y)
+    torch.testing.assert_close(y, wanted)
+    assert text in source
+    try:
+        run_gluon(source.replace(text, mistake, 1), "differences_into", x, y)
+    except ExecutorError:
+        return
+    assert not torch.allclose(y, wanted)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ class ScheduleLoops(Pass):
     name = "schedule-loops"
     skew: bool = True
     in_flight: int = MOST_IN_FLIGHT
-    fours: bool = True
-    turns: bool = True
+    fours: bool = False
+    turns: bool = False
     pairs: bool = True
 
     def run(self, program: Program) -> None:

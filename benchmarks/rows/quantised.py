@@ -27,8 +27,8 @@ MANY = [{"block_M": m, "num_stages": stages, "depth": depth} for m, stages, dept
 W4A8 = [{"block_M": m, "num_stages": stages, "pass_configs": GLUON} for m, stages in ((128, 3), (128, 2), (64, 4))]
 ATTENTION = [
     walk(128, 128, 2, 8, GLUON), walk(128, 128, 3, 8, GLUON),
-    walk(128, 128, 2, 8, {**GLUON, "schedule-loops.fours": False}),
-    walk(128, 128, 2, 8, {**GLUON, "schedule-loops.fours": False, "schedule-loops.turns": False}),
+    *(walk(128, 128, 2, 8, {**GLUON, "schedule-loops.fours": fours, "schedule-loops.turns": turns})
+      for fours, turns in ((True, False), (False, True), (True, True))),
 ]  # fmt: skip
 
 

@@ -17,7 +17,8 @@ SIZES = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 256, "keys": 256, "di
 
 def compiled(rescale: str, passes: dict[str, Any] | None = None, **sizes: Any) -> tiledsl.Kernel:
     function = load_example("attention_fp8").attention_fp8.function
-    passes = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale, **(passes or {})}
+    asked = {"schedule-loops.fours": True, "schedule-loops.turns": True} if passes is None else passes
+    passes = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale, **asked}
     return tiledsl.jit(function, target="cuda:90", pass_configs=passes).compile(**{**SIZES, **sizes})
 
 
@@ -29,7 +30,7 @@ def test_turns() -> None:
     )
     assert wait < loop.index("scores = warpgroup_mma(") < products < arrival < loop.index("warpgroup_mma_wait(")
     assert "order = _barriers(2, 1)" in source and "order.index((consumer + 1) % 2)" in source
-    assert "order" not in compiled("lazy", passes={"schedule-loops.turns": False}).source
+    assert "order" not in compiled("lazy", passes={}).source
     three = compiled("lazy", queries=192, block_M=192, threads=384, block_N=64, keys=256).source
     assert "order = _barriers(3, 1)" in three and "order.index((consumer + 1) % 3)" in three
 
@@ -46,12 +47,12 @@ def test_turns() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("rescale", ["each", "lazy"])
-def test_attention(sizes: dict[str, Any], rescale: str) -> None:
+@pytest.mark.parametrize(("rescale", "asked"), [("each", None), ("lazy", None), ("lazy", {})])
+def test_attention(sizes: dict[str, Any], rescale: str, asked: dict[str, Any] | None) -> None:
     example = load_example("attention_fp8")
-    source = compiled(rescale, **sizes).source
+    source = compiled(rescale, asked, **sizes).source
     assert ("_rescaled_" in source) == (rescale == "lazy")
-    assert "weights = _words(scores)" in source and "_exchanged" not in source
+    assert ("weights = _words(scores)" in source) == (asked is None) != ("_exchanged(_words(scores))" in source)
     assert ("deps=[scores, q]" in source) == ("block_M" not in sizes)  # of three consumers registers have no room for q
     chosen = {**SIZES, **sizes}
     torch.manual_seed(0)

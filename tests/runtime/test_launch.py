@@ -77,6 +77,16 @@ def test_another_alignment_is_another_specialisation(driver: Driver, monkeypatch
     assert len(driver.launches) == 4
 
 
+def test_what_ran_for_unaligned_tensors_is_not_taken_for_aligned_ones(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    for given in (misaligned(x), x, x):
+        kernel(given, y)
+    assert [kinds[0] for kinds in driver.promised] == [("pointer", False), ("pointer", True), ("pointer", True)]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_sixteen_bytes_decide_the_alignment(driver: Driver, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """At every offset in bytes the kernel runs that was compiled for its alignment."""

@@ -91,12 +91,13 @@ def _read_function(code: CodeType) -> syntax.Function:
             f"the source of {name!r} is not available ({error}); put the function in a file or use tiledsl.parse(text)"
         ) from None
     tree = _parse("".join(lines), "module", file, line_shift=first - 1, keeps_indent=True)
-    body = tree.body if isinstance(tree, syntax.Module) else ()
-    if not body or not isinstance(body[0], syntax.Function) or body[0].name != name:
+    assert isinstance(tree, syntax.Module)
+    function = next(iter(tree.body), None)
+    if not isinstance(function, syntax.Function) or function.name != name:
         loc = Loc(file, first, 1, first, 1)
         message = f"the function {name!r} is not at this line any more; was the file changed after its import?"
         raise TileError(message, loc)
-    return body[0]
+    return function
 
 
 def _parse(

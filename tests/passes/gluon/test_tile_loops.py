@@ -70,6 +70,8 @@ def test_operands_of_float8_in_registers() -> None:
     found(computed, 8)
     with pytest.raises(NotRecognised, match="of float8_e5m2 is no conversion of float32 for it alone"):
         found(computed, 0)
+    of_halves = [("dot %w,", "dot %u,"), ("%o =", f"%u = arith.neg %w : {HALF} %o =")]
+    assert [op.out.name for op in found(of_halves, 0).products] == ["s", "o"]  # which are in no words
 
 
 def test_two_products_that_read_one_tile() -> None:

@@ -166,6 +166,7 @@ def test_the_course_of_a_run(harness: Any) -> None:
     ok(made.trials[2])
     run._loading = threading.Thread(target=time.sleep, args=(0.02,))
     run._loading.start()
+    run._budget = None  # type: ignore[assignment]  # which counts from here
     run._go("strategy")  # type: ignore[arg-type]
     assert not run._loading.is_alive() and run._reading is reading and run._budget.left <= 9.0
     assert made.taken() == [

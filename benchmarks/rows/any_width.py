@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.handwritten import tuned_wide
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled, copy_ceiling
-from benchmarks.programs import example, gradients, shared_rows, wide_rows
+from benchmarks.programs import carried_rows, example, gradients, held_rows, shared_rows, wide_rows
 from benchmarks.row import Candidate, Row
 
 WIDTHS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -78,12 +78,42 @@ def _wide(*configs: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 WIDE_SPACE = _wide(
-    (2, 4096, 528, 256, 64), (4, 2048, 528, 256, 64), (2, 4096, 512, 256, 64), (2, 8192, 264, 512, 64),
-    (4, 4096, 264, 256, 128),
-)  # fmt: skip
-WIDE_GRADIENT_SPACE = _wide(
-    (4, 2048, 264, 256, 128), (4, 2048, 256, 256, 128), (8, 1024, 264, 256, 128), (4, 1024, 528, 128, 128)
+    (4, 2048, 528, 128, 128), (2, 2048, 1056, 128, 64), (2, 4096, 528, 256, 64), (4, 4096, 256, 256, 128)
 )
+WIDE_GRADIENT_SPACE = _wide(
+    (2, 2048, 528, 128, 128), (4, 1024, 528, 128, 128), (4, 2048, 264, 256, 128), (2, 4096, 256, 256, 128)
+)
+# Of the widest rows.
+CARRIED_SPACE = [
+    {"block_N": 8192, "blocks": 264, "threads": 256, "maxnreg": 128, "launch_pdl": True},
+    {"block_N": 2048, "blocks": 1056, "threads": 128, "launch_pdl": True},
+    {"block_N": 4096, "blocks": 528, "threads": 256, "launch_pdl": True},
+    {"block_N": 4096, "blocks": 512, "threads": 256, "launch_pdl": True},
+]
+CARRIED_GRADIENT_SPACE = [
+    {"block_M": 4, "block_N": 2048, "blocks": 264, "threads": 256, "num_stages": 2, "maxnreg": 128, "launch_pdl": True},
+    {"block_M": 4, "block_N": 4096, "blocks": 132, "threads": 512, "num_stages": 2, "maxnreg": 128, "launch_pdl": True},
+    {"block_M": 2, "block_N": 2048, "blocks": 264, "threads": 256, "num_stages": 3, "launch_pdl": True},
+    {"block_M": 2, "block_N": 4096, "blocks": 132, "threads": 512, "num_stages": 3, "launch_pdl": True},
+]
+HELD_SPACE = [
+    {"block_N": 8192, "blocks": 396, "threads": 256, "num_stages": 3, "maxnreg": 80},
+    *_space(
+        (8192, 256, 512, 3), (8192, 396, 256, 3), (4096, 528, 256, 3), (8192, 264, 256, 3),
+        names=("block_N", "blocks", "threads", "num_stages"),
+    ),
+]  # fmt: skip
+
+
+WIDEST = 65536  # that several blocks hold in shared memory, several rows at a time
+
+
+def _wide_rows(N: int) -> Any:
+    return carried_rows if N > WIDEST else wide_rows
+
+
+def _norm_wide_space(N: int) -> list[dict[str, Any]]:
+    return CARRIED_SPACE if N > WIDEST else WIDE_SPACE
 
 
 def norm_space(N: int) -> list[dict[str, Any]]:
@@ -166,8 +196,9 @@ def softmax_backward_row(M: int, N: int, quick: bool = False) -> Row:
         lambda y, dy: [gradient(y, dy)],
         (
             _ours(
-                gradients.softmax_gradient, wide_rows.softmax_gradient, M, N, whole_space(N),
-                common=WIDE_GRADIENT_SPACE,
+                gradients.softmax_gradient,
+                held_rows.softmax_gradient if N > WIDEST else wide_rows.softmax_gradient, M, N, whole_space(N),
+                common=HELD_SPACE if N > WIDEST else WIDE_GRADIENT_SPACE,
             ),
             compiled(lambda y, dy: gradient(y, dy).to(y.dtype)),
             tuned_wide.softmax_gradient_by_hand(N),
@@ -183,7 +214,9 @@ def rms_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device)],
         lambda x, w: [F.rms_norm(x.float(), (N,), w.float(), 1e-6)],
         (
-            _ours(example("rms_norm").rms_norm, wide_rows.rms_norm, M, N, whole_space(N)),
+            _ours(
+                example("rms_norm").rms_norm, _wide_rows(N).rms_norm, M, N, whole_space(N), common=_norm_wide_space(N)
+            ),
             compiled(lambda x, w: F.rms_norm(x, (N,), w, 1e-6)),
             tuned_wide.rms_norm_by_hand(N, 1e-6),
         ),
@@ -198,7 +231,10 @@ def layer_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device), _normal((N,), device)],
         lambda x, w, b: [F.layer_norm(x.float(), (N,), w.float(), b.float(), _EPS)],
         (
-            _ours(example("layer_norm").layer_norm, wide_rows.layer_norm, M, N, whole_space(N)),
+            _ours(
+                example("layer_norm").layer_norm, _wide_rows(N).layer_norm, M, N, whole_space(N),
+                common=_norm_wide_space(N),
+            ),
             compiled(lambda x, w, b: F.layer_norm(x, (N,), w, b, _EPS)),
             tuned_wide.layer_norm_by_hand(N, _EPS),
         ),
@@ -228,7 +264,8 @@ def _norm_backward(family: str, programs: Callable[[Any], Any], centred: bool, M
         lambda *given: list(gradient(*given)),
         (
             _ours(
-                programs(gradients), programs(wide_rows), M, N, norm_space(N), common=WIDE_GRADIENT_SPACE, widest=8192,
+                programs(gradients), programs(_wide_rows(N)), M, N, norm_space(N), widest=8192,
+                common=CARRIED_GRADIENT_SPACE if N > WIDEST else WIDE_GRADIENT_SPACE,
             ),
             compiled(lambda *given: tuple(each.to(_BF16) for each in gradient(*given))),
             tuned_wide.norm_gradient_by_hand(N, centred),

@@ -326,6 +326,39 @@ def test_what_the_kernel_adds_to_is_no_held_tile() -> None:
     assert not is_held(compiled(added))
 
 
+@pytest.mark.parametrize(
+    ("words", "threads", "held"),
+    [(8, 64, 1), (32, 64, 1), (128, 256, 4), (128, 128, 1), (256, 64, 4)],
+)
+def test_a_warp_has_all_of_a_small_tile_or_each_thread_its_own(words: int, threads: int, held: int) -> None:
+    """Of what others write meanwhile two threads would see two values."""
+
+    def waits(M, N):
+        @T.prim_func
+        def waits(X: T.Tensor((M, N), "float32"), W: T.Tensor((M, words), "float32"), Y: T.Tensor((M, N), "float32")):
+            with T.Kernel(1, threads=threads):
+                new = T.alloc_fragment((N,), "float32")
+                held = T.alloc_fragment((N,), "float32")
+                some = T.alloc_fragment((words,), "float32")
+                total = T.alloc_var("float32")
+                for turn in T.Pipelined(M + 1, num_stages=2):
+                    for p in T.Parallel(words):
+                        some[p] = T.atomic_load(W[turn, p], memory_order="relaxed")
+                    T.copy(X[turn, 0], new)
+                    T.copy(X[turn - 1, 0], held)
+                    T.reduce_sum(some, total, dim=0)
+                    for j in T.Parallel(N):
+                        held[j] += new[j] * total
+                    T.copy(held, Y[turn - 1, 0])
+
+        return waits
+
+    configs = {"limit-warps.mode": "off"}
+    function = tiledsl.jit(out_idx=[-1], target="cuda:90", pass_configs=configs)(waits)
+    source = function.kernel_for({"M": 12, "N": 1024}, {}).source
+    assert f"waits_kernel_of_{words} = gl.constexpr(gl.BlockedLayout([{held}], [32], [{threads // 32}], [0]))" in source
+
+
 def test_places_that_the_loop_carries_stay_in_triton() -> None:
     def walked(M, N):
         @T.prim_func

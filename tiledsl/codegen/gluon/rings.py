@@ -93,9 +93,12 @@ class RingWriter(KernelWriter):
         return f"{self.launch.sym_name}_of_{'x'.join(map(str, shape))}"
 
     def _layout(self, shape: Shape) -> str:
-        """As many neighbours in a thread as it copies at once, or as a warp needs to hold all of a small tile."""
+        """As many neighbours in a thread as it copies at once. Of what is loaded otherwise each warp has all, or each
+        thread elements of its own: other blocks may write them meanwhile, and two threads see two values."""
         bits = [ELEMENTS[op.out.dtype].bits for op in self.own.values() if op.out.shape == shape]
-        held, warps = _VECTOR * 8 // min(bits) if bits else max(1, min(shape[-1] // 32, 4)), self.launch.warps
+        warps = self.launch.warps
+        among = 32 if shape[-1] < 32 * warps else 32 * warps
+        held = _VECTOR * 8 // min(bits) if bits else max(1, shape[-1] // among)
         if len(shape) == 1:
             return f"gl.BlockedLayout([{held}], [32], [{warps}], [0])"
         return f"gl.BlockedLayout([{1 if bits else shape[0]}, {held}], [1, 32], [1, {warps}], [1, 0])"

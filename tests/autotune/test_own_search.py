@@ -99,6 +99,16 @@ def test_what_was_asked_for_before_is_told_again_and_not_run() -> None:
     assert strategy.ask(4) == [] and strategy.done
 
 
+def test_what_nobody_asked_for_is_told_when_it_is_asked_for() -> None:
+    """As the default is, which is always measured."""
+    strategies: list[Listed] = []
+    kind = listed([0, 1])
+    strategy = make_strategy(lambda space: strategies.append(kind(space)) or strategies[-1], 3, range(3))
+    strategy.tell(0, 2.0)
+    assert strategies[0].told == []
+    assert strategy.ask(2) == [1] and strategies[0].told == [(0, 2.0)]
+
+
 def test_no_more_than_n_are_unknown_at_a_time() -> None:
     strategy = make_strategy(listed([0, 1, 2], [3, 4, 5], [3]), 6, range(6))
     assert strategy.ask(2) == [0, 1] and strategy.ask(2) == [] and not strategy.done

@@ -204,7 +204,7 @@ def have_same_turns(launch: triton.LaunchOp) -> bool:
     """Whether there are several consumers, and all loops have the same turns for each."""
     group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp) and op.parts > 1]
     loops = [op for op in launch.body.walk() if isinstance(op, scf.ForOp)]
-    return bool(group) and not dependents(group, needed_for(value for op in loops for value in op.operands[:2]))
+    return bool(group) and needed_for(value for op in loops for value in op.operands[:2]).isdisjoint(group)
 
 
 def is_scheduled(loop: scf.ForOp) -> bool:

@@ -156,6 +156,7 @@ def test_threads_tiles_and_types() -> None:
     assert prune.reason([replace(base, options={"num_ctas": 2})], H100) is None
     clusters = prune.reason([replace(base, options={"num_ctas": 2})], Target("cuda", 80))
     assert clusters == "needs clusters of 2 blocks, which cuda:80 does not have"
+    assert prune.reason([replace(base, options={"num_ctas": 2})], Target("interpret")) is None
     large = prune.reason([replace(base, largest_tile=1 << 21, largest_name="x")], H100)
     assert large == "x has 2097152 elements (as a power of two); Triton allows 1048576"
     old = prune.reason([replace(base, dtypes={"bfloat16"})], Target("cuda", 75))

@@ -42,6 +42,7 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
+from tiledsl.passes.gluon.guard_masks import guard_masks
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.gluon.open_branch import open_branch
@@ -294,6 +295,9 @@ class SelectEmitter(Pass):
         if lazy or skewed and chosen != "each":
             loops = [loop.op for loop in tile_loops(body).loops]
             name_rescaling(loops, skip=lazy)
+        if skewed:
+            for loop in tile_loops(body).loops:
+                guard_masks(loop.op)
         if self.fast_math:
             divide_rows_once(_after(body, tile_loops(body)))
             multiply_rows_once(_after(body, tile_loops(body)))

@@ -749,7 +749,7 @@ CAUSAL = [
 @pytest.mark.parametrize(
     ("three", "options", "has", "lacks"),
     [
-        (False, {}, ["%seen = arith.cmp %j,", "%s_1 = arith.select %seen, %s"], ["%mask"]),
+        (False, {}, ["%seen = arith.cmp %j,", "arith.cmp %k, %full", "= arith.select %seen_1, %s"], ["%mask"]),
         (False, {"fast_math": False}, ["%seen = arith.cmp %j,", "%s = tensor.dot %q, %kt, %mask"], []),
         (True, {}, ["%seen = arith.cmp %at, %rows", "%s = tensor.dot %q, %kt, %mask"], []),
     ],

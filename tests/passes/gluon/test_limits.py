@@ -274,7 +274,7 @@ class _Store(SimpleNamespace):
 
 def a_store(rows: int, columns: int, dtype: str = "float16", axes: tuple[int, ...] = (0, 1)) -> Any:
     value = SimpleNamespace(shape=(rows, columns), dtype=dtype)
-    return _Store(starts=(0, 0), axes=axes, value=value, results=[], operands=[value])
+    return _Store(starts=(0, 0), axes=axes, value=value, results=[], operands=[value], pieces=())
 
 
 def test_stages_fill_shared_memory() -> None:

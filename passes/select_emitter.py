@@ -6,15 +6,14 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
-from tiledsl.analysis.gluon.estimate import LEAST_GAIN, gain
-from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
+from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
 from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
 from tiledsl.analysis.gluon.tile_loops import (
+    BYTES,
     ITEM,
     WARPS,
     NotRecognised,
@@ -81,10 +80,9 @@ class SelectEmitter(Pass):
     of several products are run in order by one group of all warps (gluon/ordered_loops.py), which has no parts; it
     divides the columns of products that have too few rows, and stores results of each turn.
 
-    backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is estimated to gain 3% or more
-               (analysis/gluon/estimate.py). The reason why a kernel stays in Triton is logged and, on a device that
-               supports Gluon, among the kernel's remarks: with "gluon", for kernels with any product, else where Gluon
-               might gain something.
+    backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is faster, as gluon/plan.py decides. The
+               reason why a kernel stays in Triton is logged and, on a device that supports Gluon, among the kernel's
+               remarks: for kernels with two products in a loop and, with "gluon", for kernels with any product.
     stages:    the number of tiles in flight of each operand that a loop loads (0: T.Pipelined's, at least 2, as far as
                shared memory allows).
     persistent: whether one program on each multiprocessor takes one block after another.
@@ -188,7 +186,7 @@ class SelectEmitter(Pass):
         alone = self.backend == "gluon"
         for by_rows in CONSUMERS[self.consumers] or ((False, True) if twice else (True, False)[: 1 + alone]):
             try:
-                twin = self._prepared(kernel, by_rows, target)
+                twin = self._prepared(kernel, by_rows, target.max_shared_bytes)
                 break
             except NotRecognised as reason:
                 reasons[by_rows] = reason
@@ -203,7 +201,7 @@ class SelectEmitter(Pass):
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
 
-    def _prepared(self, kernel: tile.KernelOp, by_rows: bool, target: Any) -> tile.KernelOp:
+    def _prepared(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> tile.KernelOp:
         """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
         twin = kernel.clone({})
         assert isinstance(twin, tile.KernelOp)
@@ -213,13 +211,13 @@ class SelectEmitter(Pass):
             open_branch(twin.body)
             divide_columns(twin)
             _load_boxes(twin)
-            self._prepare(twin, by_rows, target)
+            self._prepare(twin, by_rows, shared_bytes)
         except NotRecognised:
             twin.erase()
             raise
         return twin
 
-    def _prepare(self, kernel: tile.KernelOp, by_rows: bool, target: Any) -> None:
+    def _prepare(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> None:
         """Divide the rows of a kernel's products among consumers, or have one group of all warps run its loops. Raises
         NotRecognised."""
         body, warps = kernel.body, 4 if by_rows else kernel.threads // 32
@@ -237,16 +235,9 @@ class SelectEmitter(Pass):
         found = tile_loops(body)
         stored += _store_boxes(_after(body, found)) if by_rows else []
         apart = self.consumers == "apart"
-        places = PLACES if apart else 1
-        plan = make_plan(found, groups or 1, warps, self.stages, target.max_shared_bytes, stored, places)
-        if self.backend == "auto" and (slower := unmeasured(found, groups)):
+        plan = make_plan(found, groups or 1, warps, self.stages, shared_bytes, stored, PLACES if apart else 1)
+        if self.backend == "auto" and (slower := drawback(found, groups, plan, shared_bytes)):
             raise NotRecognised(slower, found.products[0])
-        if self.backend == "auto" and not prepared(found.products):
-            faster = gain(found, groups, warps, plan.stages, kernel, target)
-            estimate = f"its loops are estimated to run at {faster:.2f} of Triton's speed"
-            if faster < LEAST_GAIN:
-                raise NotRecognised(estimate, found.products[0])
-            kernel.add_remark(f"{kernel.sym_name}: written in Gluon: {estimate}")
         if plan.in_item:
             plan.in_item.set_attribute("ring", ITEM)
         for loop in found.loops:
@@ -315,12 +306,14 @@ def _after(body: Region, found: TileLoops) -> list[Operation]:
 
 
 def _may_gain(loop: scf.ForOp) -> bool:
-    """Whether Gluon may be faster for a loop: it has more to do than to add up one product, which Triton does as well,
-    or it begins again and again."""
+    """Whether Gluon may be faster for a loop: it has several products, a float8 product that starts from zero, or one
+    whose left operand is made of tiles that are loaded for it."""
     dots = of_kinds(loop.body, tensor.DotOp)
-    begins = bool(dots) and isinstance(loop.parent_op, scf.ForOp)
-    more = len(dots) > 1 or bool(prepared(dots)) or any(constant_of(op.accumulator) == 0 for op in dots)
-    return begins or more
+    return (
+        len(dots) > 1
+        or bool(prepared(dots))
+        or any(constant_of(op.accumulator) == 0 and op.a.dtype in BYTES for op in dots)
+    )
 
 
 def _has_products(kernel: tile.KernelOp) -> bool:

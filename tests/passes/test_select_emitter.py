@@ -84,14 +84,15 @@ def test_sinks_go_to_gluon() -> None:
     ("options", "reason"),
     [
         ({}, ""),
-        ({"dim": 128, "block_N": 64}, ""),
+        ({"block_N": 64}, ""),
         ({"dim": 96}, ""),
         ({"dim": 192, "block_N": 64}, ""),
         ({"dim": 192, "value_dim": 128}, ""),
         ({"dim": 256, "block_N": 64}, ""),
-        ({"block_M": 64, "threads": 128}, ""),  # one block on each multiprocessor
-        ({"block_M": 64, "threads": 128, "heads": 64}, "of Triton's speed"),  # of which there may be several
-        ({"dim": 32, "heads": 64}, "of Triton's speed"),
+        ({"block_M": 64}, "blocks of 64 rows leave one consumer alone"),
+        ({"block_N": 32}, "a tile's extent 32 is not from 64 to 128"),
+        ({"dim": 32}, "a tile's extent 32 is not from 64 to 256"),
+        ({"dim": 80, "block_N": 64}, "a tile's extent 64 + 16 is not from 64 to 256, in parts of 32 or more"),
         ({"dim": 256}, "two stages need"),
     ],
     ids=str,

@@ -34,7 +34,7 @@ from tiledsl.analysis.gluon.schedule import (
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
-from tiledsl.ir.types import ELEMENTS, TensorType, is_float
+from tiledsl.ir.types import ELEMENTS, TensorType
 from tiledsl.math_functions import MATH_FUNCTIONS
 
 HALVES = ("float16", "bfloat16")
@@ -440,9 +440,7 @@ def live_registers(loop: TileLoop, warps: int, everywhere: bool) -> int:
 
 
 def _takes_registers(value: Value) -> bool:
-    """Whether a value is a tile in registers; masks and places are computed where they are needed."""
     is_tile = isinstance(value.type, TensorType) and len(value.shape) == 2 and 1 not in value.shape
-    is_tile &= is_float(value.dtype)
     return is_tile and block(value) is None and constant_of(value) is None
 
 

@@ -65,7 +65,8 @@ def names(options: dict[str, Any]) -> list[str]:
         (PLACE, USUAL.index("promote-buffers") + 1),
         ("after:cse", len(USUAL) - USUAL[::-1].index("cse")),
         ("before:cse", USUAL.index("cse")),
-        ("after:schedule-loops", len(USUAL)),
+        ("after:schedule-loops", USUAL.index("schedule-loops") + 1),
+        ("after:hold-tiles", len(USUAL)),
     ],
 )
 def test_places(place: str, position: int) -> None:

@@ -112,8 +112,8 @@ BROKEN: dict[str, tuple[str, str, str, str, str]] = {
     "a loop more": ("attention", "runs = (false,)", "runs = (true, true)", "2 values, and there are 1 loops", ""),
     "turns of one": (
         "attention with one tile, rows shared",
-        "((2,),)}",
-        "((2,),), in_turns = true}",
+        "runs = (false,)}",
+        "runs = (false,), in_turns = true}",
         "there are no consumers that have the same turns",
         "write in_turns = false",
     ),

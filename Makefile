@@ -96,13 +96,13 @@ demo: $(READY)
 
 test: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
-		$(RUN) -m pytest -q -n $(WORKERS) --dist loadscope $(or $(TESTS),-m "not slow" --ignore=tests/benchmarks tests)
+		$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal $(or $(TESTS),-m "not slow" --ignore=tests/benchmarks tests)
 
 test-slow:
 	@$(MAKE) --no-print-directory test TESTS="-m slow --ignore=tests/benchmarks tests"
 
 test-benchmarks: $(READY)
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope tests/benchmarks
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal tests/benchmarks
 
 types: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \

@@ -78,6 +78,7 @@ def test_a_change_must_have_one_place() -> None:
             apply(" b\n+c\n", text, "f")
 
 
+@pytest.mark.slow
 def test_the_additions_work(tmp_path: Path, parse_table: Path) -> None:
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)

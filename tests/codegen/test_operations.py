@@ -305,6 +305,7 @@ def test_results(modules: dict[str, EmittedModule], run_modules: Callable[..., A
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["newest", "3.6"])
 def test_both_tritons_accept(
     modules: dict[str, EmittedModule], compile_modules: Callable[..., Any], version: str, request: pytest.FixtureRequest

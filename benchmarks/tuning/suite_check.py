@@ -85,7 +85,10 @@ def replay(path: Path) -> Iterator[dict[str, Any]]:
             for each in candidate.get("rivals") or ()
             if "ms" in each
         ]
-        if name in rows and timed:
+        if name not in rows or not timed:
+            continue
+        space = {*map(_key, asked(rows[name])[-1])}
+        if any(_key(each["config"]) in space for each in timed):
             yield compare(rows[name], timed)
 
 

@@ -389,7 +389,8 @@ def test_the_model_tries_what_won_in_the_suite_among_its_first(tmp_path: Path) -
     """`--suite` has all rows; benchmarks/results/README.md says of how many this holds."""
     whole = json.loads(SUITE.read_text())
     rows = [row for row in whole["rows"] if any(text in row["case"] for text in OF_SUITE)]
-    unknown = ("softmax backward", "attention backward")  # ties, and options, of which the model knows nothing
+    # Ties, options and weights of four bits, of which the model knows too little.
+    unknown = ("softmax backward", "attention backward", "w4a16 gemm")
     rows = [row for row in rows if row["family"] not in unknown]
     (tmp_path / "suite.json").write_text(json.dumps({"rows": rows}))
     found = list(suite_check.replay(tmp_path / "suite.json"))

@@ -20,47 +20,17 @@ import tiledsl
 import tiledsl.language as T
 from benchmarks.programs.gradients import column_sums, column_sums_of_two
 from benchmarks.programs.shared_rows import clear_counts
-
-
-def walk(M, N, block_M, block_N, blocks):
-    """The pieces of a row, the groups of as many blocks, and the turns that these take."""
-    parts = -(-N // block_N)
-    groups = max(1, blocks // parts)
-    return parts, groups, -(-M // (groups * block_M))
-
-
-@T.macro
-def hand_in(words, row, part, parts, rows, high, low):
-    """Write two numbers of each row as one word."""
-    for i in T.Parallel(rows):
-        lower = T.cast(T.reinterpret(low[i], "uint32"), "uint64")
-        upper = T.cast(T.reinterpret(high[i], "uint32"), "uint64") << T.cast(32, "uint64")
-        T.atomic_store(words[(row + i) * parts + part], upper | lower, memory_order="relaxed")
-
-
-@T.macro
-def look(words, row, parts, rows, found):
-    """The words of some rows, as far as they are there."""
-    for i, p in T.Parallel(rows, parts):
-        found[i, p] = T.atomic_load(words[(row + i) * parts + p], memory_order="relaxed")
+from benchmarks.programs.wide_rows import hand_in, is_missing, look, walk
 
 
 @T.macro
 def settle(words, row, parts, rows, found, high, low):
     """The numbers of all parts of some rows, once they are there."""
-    empty = T.alloc_fragment((rows, parts), "int32")
-    each = T.alloc_fragment((rows,), "int32")
     missing = T.alloc_var("int32")
-    for i, p in T.Parallel(rows, parts):
-        empty[i, p] = T.if_then_else(found[i, p] == 0, 1, 0)
-    T.reduce_max(empty, each, dim=1)
-    T.reduce_max(each, missing, dim=0)
+    missing = is_missing(found, parts, rows)
     while missing > 0:
         look(words, row, parts, rows, found)
-        for i, p in T.Parallel(rows, parts):
-            empty[i, p] = T.if_then_else(found[i, p] == 0, 1, 0)
-        T.reduce_max(empty, each, dim=1)
-        T.reduce_max(each, missing, dim=0)
+        missing = is_missing(found, parts, rows)
     for i, p in T.Parallel(rows, parts):
         low[i, p] = T.reinterpret(T.cast(found[i, p] & 0xFFFFFFFF, "uint32"), "float32")
         high[i, p] = T.reinterpret(T.cast(found[i, p] >> 32, "uint32"), "float32")

@@ -44,9 +44,10 @@ def test_words(options: dict[str, int]) -> None:
     lines = [line.strip() for line in kernel.source.splitlines()]
     read = next(n for n, line in enumerate(lines) if line.startswith("words = "))
     columns, depth = options.get("columns", 64), options.get("depth", 2)
-    assert lines[read - 1 : read + 2] == [
+    assert lines[read - 1 : read + 3] == [
         "mbarrier.wait(words_full.index(stage), phase)",
         f"words = words_ring.index(stage * 2 + consumer).load(OPERAND_64_{columns})",
+        "fence_async_shared()",
         "mbarrier.arrive(words_empty.index(stage), count=1)",
     ]
     assert f"words_ring = gl.allocate_shared_memory(gl.uint16, [{2 * depth}, 64, 32], W_tiles.layout)" in lines

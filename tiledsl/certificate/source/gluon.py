@@ -4,7 +4,7 @@ Partitions take turns: one runs until it waits for a barrier's phase. If all wai
 of this hangs on the order of the turns is an error as well (certificate/source/order.py): a tile that may be released
 or overwritten too early, a wait that may see another phase. So are a product that is used before it is waited for, or
 never, whose operand in registers the wait does not name, a copy or a product of shared memory that threads have written
-without a fence between, and a barrier that is left amid a phase.
+(or a copy to where they have read) without a fence between, and a barrier that is left amid a phase.
 """
 
 from __future__ import annotations

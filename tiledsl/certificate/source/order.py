@@ -9,6 +9,8 @@ with the same results. (Mattern 1989, virtual time; Flanagan and Freund 2009, Fa
 Copies and products take from when they are issued until somebody knows that they are done: one that reads a place must
 be known to be done before another may write there. A partition's warpgroups know of their own products only, until they
 wait for each other, as they do to arrive. Their own loads and stores need no such wait: the compiler puts one between.
+Between a load or a store of threads and a copy or a product that writes or reads there, the threads must have a fence:
+these go another way to shared memory (PTX: async proxy), and a copy was seen to overwrite what a load had yet to read.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Clock(dict[Hashable, int]):
 @dataclass
 class Access:
     """What reads or writes shared memory. `ends`: when it is over, by thread or barrier; empty while it is on its way
-    and nobody has waited for it."""
+    and nobody has waited for it. `fenced`: likewise, when its threads had a fence behind it."""
 
     what: str
     array: np.ndarray
@@ -45,14 +47,14 @@ class Access:
     owner: int  # the partition
     line: int
     ends: dict[Hashable, int] = field(default_factory=dict)
-    is_fenced: bool = True
+    fenced: dict[Hashable, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"the {self.what} of line {self.line}"
 
 
 class Warps:
-    """The warpgroups of a partition: what each knows, and what they have written without a fence."""
+    """The warpgroups of a partition: what each knows, and what they have read and written without a fence."""
 
     def __init__(self, number: int, groups: int) -> None:
         self.number = number
@@ -88,9 +90,10 @@ class Warps:
         return all(clock.get(who, 0) >= time for clock in self.clocks.values() for who, time in ends.items())
 
     def fence(self) -> None:
-        """What has been written is seen by copies and products that are issued later."""
+        """Copies and products that are issued later see what has been written, and do not overtake what reads."""
+        moment = self.now()
         for each in self.unfenced:
-            each.is_fenced = True
+            each.fenced = moment
         self.unfenced.clear()
 
 
@@ -116,8 +119,10 @@ class Places:
                 raise ExecutorError(_race(made, each))
             if own and each.writes and is_async:
                 warps.meet()
-            if is_async and each.writes and not each.is_fenced:
-                raise ExecutorError(f"a {what} takes shared memory that was written without a fence (line {each.line})")
+            is_between = is_async and not each.is_async and (each.writes or writes)  # of both ways to shared memory
+            if is_between and not (each.fenced and (own or warps.knows(each.fenced))):
+                done = "takes what was written" if each.writes else "overwrites what was read"
+                raise ExecutorError(f"a {what} {done} in shared memory, without a fence between (line {each.line})")
         covered = {id(each) for each in over if writes and _covers(array, each.array)}
         before[:] = [each for each in before if id(each) not in covered]
         before.append(made)
@@ -138,9 +143,7 @@ class Places:
         """An access by threads, over when it returns."""
         made = self.begin(what, array, warps, writes=writes)
         made.ends = warps.now()
-        if writes:
-            made.is_fenced = False
-            warps.unfenced.append(made)
+        warps.unfenced.append(made)
 
 
 def _race(late: Access, early: Access) -> str:

@@ -17,42 +17,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from math import prod
 
-from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
     PAIR,
     PLACES,
     Loop,
     block,
-    divided,
     ending_in,
     in_order,
     in_words,
-    instruction_columns,
     is_only_added_to,
     is_stored,
     last_of,
     prepared,
-    share,
     shared_axis,
 )
-from tiledsl.analysis.gluon.slices import needed_for
-from tiledsl.analysis.gluon.words import FOUR, described, loads_in_fours
 from tiledsl.analysis.loops import trip_count
-from tiledsl.codegen.expressions import ADD, MULTIPLY
-from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.gluon import api
-from tiledsl.codegen.gluon.expressions import Layouts
-from tiledsl.codegen.gluon.variables import LoopVariables
-from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes
-from tiledsl.dialects import gluon, scf, tensor, tile, triton
+from tiledsl.codegen.gluon.producer import Counter, ProducerWriter
+from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.types import ELEMENTS
-
-Counter = tuple[tuple[Loop, ...], int]  # of places: the loops that load a ring, and the stage of what reads it
 
 
 @dataclass(eq=False)
@@ -83,266 +70,16 @@ class _Flying:
     copy: int
 
 
-class GluonKernelWriter(SpecializedWriter):
+class GluonKernelWriter(ProducerWriter):
     """Writes a launch that schedule-loops has been through."""
 
-    variables: LoopVariables
-
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
-        self.plan = checked(launch)
+        super().__init__(launch, module_names)
         self.flying: list[_Flying] = []
         self.now = _Turn()
-        inside = {loop.op for loop in self.plan.loops}
-        fors = [op for op in launch.nests() if isinstance(op, scf.ForOp)]
-        self.outer = [op for op in fors if not inside.isdisjoint(op.nests()[1:])]
+        self.read_by_threads = {load.ring for load in self.plan.loads if self._is_read_by_threads(load)}
+        self.unfenced = set(self.read_by_threads)  # those with loads that no fence of the turn is behind
         self.has_before = ""  # a condition on arrivals for the turn before
-        skipped = [op.out.shape for op in launch.body.walk() if isinstance(op, gluon.RescaleOp) and op.skip]
-        self.widths = {shape: shape[1] // divided(shape, self.plan.warps)[1] for shape in skipped}
-        self.helpers = tuple(map(api.rescaled, sorted({*self.widths.values()})))
-        if self.plan.op.packed:
-            self.helpers = (*self.helpers, api.packed(self.plan.products[-1].a.dtype))
-        words = [each for each in self.plan.products if in_words(each) and self.plan.reads_registers(each)]
-        self.rounded = {each.a.op for each in words if block(each.a) is None} - self.plan.prepared
-        if words:
-            self.in_fours = any(load.in_fours for load in self.plan.loads)
-            exchanged = () if self.in_fours else (api.EXCHANGED,)
-            made = (*exchanged, api.words(words[0].a.dtype, self.in_fours)) if self.rounded else ()
-            self.helpers = (*self.helpers, *made, api.of_words(words[0].a.dtype))
-        super().__init__(launch, module_names)
-        self.expressions.in_words = self._made_in_words()
-        if words and self.in_fours:
-            _, self.expressions.in_fours = loads_in_fours(launch)
-            if self.expressions.in_fours:
-                self.helpers = (*self.helpers, api.COLUMNS_IN_FOURS)
-
-    def _made_in_words(self) -> set[Operation]:
-        """What makes operands of 8 bits of tiles that are loaded for them."""
-        found: set[Operation] = set()
-        for product in filter(in_words, self.plan.products):
-            found |= prepared([product])
-        return found
-
-    # Names
-
-    def make_layouts(self, module_names: set[str]) -> Layouts:
-        tiles: dict[tuple[int, ...], str] = {}
-        rows: dict[int, str] = {}
-        self.operand_layouts: dict[tuple[int, ...], str] = {}
-        self.word_layouts: dict[tuple[int, ...], str] = {}  # of operands of 8 bits
-        shares: dict[tuple[int, ...], tuple[int, ...]] = {}
-        plan = self.plan
-        by_columns = {op: plan.groups > 1 and shared_axis(op.out.shape, plan.warps) == 1 for op in plan.products}
-        for product in sorted(plan.products, key=by_columns.__getitem__):  # values for columns lie as in rows' tiles
-            shape, dtype = product.out.shape, product.a.dtype
-            if shape not in tiles:
-                columns, warps = instruction_columns(shape, plan.warps), divided(shape, plan.warps)
-                name = f"TILE_{shape[0]}_{shape[1]}"
-                if plan.groups > 1:
-                    shares[shape] = share(shape, shared_axis(shape, plan.warps), plan.groups)
-                    warps = divided(shares[shape], plan.warps // plan.groups)
-                tiles[shape] = self.define(module_names, name, accumulator_layout(columns, dtype, warps))
-            if shape[0] not in rows:
-                rows[shape[0]] = self.define(module_names, f"ROWS_{shape[0]}", f"gl.SliceLayout(1, {tiles[shape]})")
-            if shape not in self.operand_layouts and self.plan.reads_registers(product):
-                width = 32 // ELEMENTS[dtype].bits
-                if in_words(product):
-                    words = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width=1)"
-                    self.word_layouts[shape] = self.define(module_names, f"WORDS_{shape[0]}_{shape[1]}", words)
-                text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width={width})"
-                self.operand_layouts[shape] = self.define(module_names, f"OPERAND_{shape[0]}_{shape[1]}", text)
-        operands = {
-            each.a.shape: self.operand_layouts[each.out.shape]
-            for each in self.plan.products
-            if each.a.op in self.plan.prepared and not in_words(each)
-        }
-        return Layouts(tiles, rows, self.widths, operands, shares)
-
-    def make_variables(self) -> LoopVariables:
-        return LoopVariables(self.launch.body, self.names, self.plan)
-
-    def claim_names(self) -> None:
-        claim, name, plan = self.names.claim, self.variables.name, self.plan
-        self.tiles = {load: claim(f"{name(load.out)}_ring") for ring in plan.rings.values() for load in ring.tiles}
-        alone = {ring: found.tiles[0] for ring, found in plan.rings.items() if len(found.tiles) == 1}
-        hints = {ring: f"{name(alone[ring].out)}_" if ring in alone else "" for ring in plan.rings}
-        self.full = {ring: claim(f"{hint}full") for ring, hint in hints.items()}
-        self.empty = {ring: claim(f"{hint}empty") for ring, hint in hints.items()}
-        # tiles that the same loops load and the same stage reads are at the same place of their rings
-        read: dict[Counter, list[str]] = {}
-        for ring, found in plan.rings.items():
-            for stage in sorted({stage for each in found.readers.values() for stage in each}):
-                read.setdefault((tuple(found.readers), stage), []).append(hints[ring])
-        self.counters: dict[Counter, tuple[str, str]] = {}
-        for counter, names in read.items():
-            hint = names[0] if len(names) == 1 < len(read) else ""
-            self.counters[counter] = claim(f"{hint}stage"), claim(f"{hint}phase")
-        self.order, self.next_turn = claim("order"), claim("next_turn")
-        self.before: dict[str, str] = {}
-        self.late_names: dict[Loop, str] = {}
-        self.expressions.consumer = self.consumer
-        self.claim_out_buffers()
-        buffers = {value: claim(f"{name(value)}_buffer") for value in dict.fromkeys(plan.buffers.values())}
-        self.buffers = {value: buffers[owner] for value, owner in plan.buffers.items()}
-        # of tiles that groups of warps exchange: the barrier for "full", the place, its phase
-        exchanged = dict.fromkeys(self.buffers.values()) if plan.groups > 1 else {}
-        self.exchanges = {
-            each: (claim(f"{each}_full"), claim(f"{each}_place"), claim(f"{each}_phase")) for each in exchanged
-        }
-        self.unseen: set[str] = set()  # those of which no product has awaited the last tile
-        in_registers = [each for each in plan.products if plan.reads_registers(each) and block(each.a) is None]
-        self.operand_names: dict[tensor.DotOp, str] = {}
-        self.handed_on: dict[tensor.DotOp, str] = {}  # for the next turn; loops of a chain hand on to each other
-        for chain in plan.chains():
-            for products in zip(*(loop.products for loop in chain)):
-                first = products[0]
-                if first in in_registers:
-                    operand = claim(f"{name(first.a)}_operand")
-                    self.operand_names.update(dict.fromkeys(products, operand))
-                    if first.a in chain[0].held:
-                        packed = claim(f"{name(first.a)}_packed") if plan.op.packed else operand
-                        self.handed_on.update(dict.fromkeys(products, packed))
-        self.starts = {loop: claim("start") for loop in plan.loops if loop.is_skewed}
-        self.in_item: dict[triton.StoreBlockOp, str] = {}
-        free = list(plan.kept)
-        for store in self.box_stores():
-            if store.ring != "results":
-                load = next(each for each in free if _place(each) == _place(store))
-                free.remove(load)
-                self.in_item[store] = self.tiles[load]
-
-    def store_buffer(self, op: triton.StoreBlockOp) -> str:
-        return self.out_buffers[op] if op.ring == "results" else self.in_item[op]
-
-    def loaded(self) -> list[str]:
-        return list(dict.fromkeys(map(self.descriptor, self.plan.loads)))
-
-    def shared(self) -> list[str]:
-        barriers = [*self.full.values(), *self.empty.values(), *([self.order] if self.plan.op.in_turns else [])]
-        exchanged = [full for full, _, _ in self.exchanges.values()]
-        return [*self.tiles.values(), *barriers, *dict.fromkeys(self.buffers.values()), *exchanged]
-
-    def _counters(self, loop: Loop, stages: Iterable[int]) -> dict[Counter, set[str]]:
-        """The counters of a loop's turns, and the rings that are read there."""
-        found: dict[Counter, set[str]] = {}
-        for name, ring in self.plan.rings.items():
-            for stage in ring.readers.get(loop, ()):
-                if stage in stages:
-                    found.setdefault((tuple(ring.readers), stage), set()).add(name)
-        return found
-
-    def _tile_at(self, load: triton.LoadBlockOp, place: str) -> str:
-        """Where a tile is, of those at a place of its ring."""
-        if load not in self.plan.own:
-            return place
-        if place == "0":
-            return self.consumer
-        return place if self.warp_groups == 1 else f"{place} * {self.warp_groups} + {self.consumer}"
-
-    # The producer
-
-    def producer(self, name: str) -> list[str]:
-        starts = [value for load in self.plan.loads for value in load.starts]
-        loops = [*self.outer, *(loop.op for loop in self.plan.loops)]
-        bounds = [value for loop in loops for value in loop.operands[:2]]
-        self.needed = needed_for([*starts, *bounds])
-        self.by_consumer = self.by_group(self.needed)
-        self.produced_at: dict[tuple[Loop, ...], tuple[str, str]] = {}
-        for (users, _), names in self.counters.items():
-            self.produced_at.setdefault(users, names)
-        self._begin(self.produced_at.values(), 1, "  # the first turn of an empty place does not wait")
-        self.items()
-        self._produce(self.launch.body)
-        return self.producer_function(name)
-
-    def _begin(self, counters: Iterable[tuple[str, str]], phase: int, remark: str = "") -> None:
-        for stage, name in counters:
-            self.line(f"{stage} = 0")
-            self.line(f"{name} = {phase}{remark}")
-        if self.plan.kept and self.item is not None:
-            self.line(f"{self.turn} = {phase}")
-
-    def _produce(self, region: Region) -> None:
-        loops = {loop.op: loop for loop in self.plan.loops}
-        for op in region:
-            if isinstance(op, scf.ForOp) and op in loops:
-                with self.range_of(op):
-                    self._produce_tiles(op.body, self._first_counters(loops[op]))
-            elif isinstance(op, scf.ForOp) and op in self.outer:
-                with self.range_of(op):
-                    self._produce(op.body)
-            elif op not in self.by_consumer:
-                self.needed_ops([op], self.needed)
-            if self.plan.kept and op is self.plan.kept[-1]:
-                self._produce_tiles(region, {})
-
-    def _first_counters(self, loop: Loop) -> dict[str, tuple[str, str]]:
-        """The names of a place and of its phase, by the ring that a loop loads."""
-        rings = {name: ring for name, ring in self.plan.rings.items() if loop in ring.readers}
-        return {name: self.produced_at[tuple(ring.readers)] for name, ring in rings.items()}
-
-    def _produce_tiles(self, region: Region, counters: dict[str, tuple[str, str]]) -> None:
-        """Load what a turn needs, or without counters what is loaded once."""
-        by_consumer = [op for each in self._regions(region) for op in each if op in self.by_consumer]
-        if counters:
-            self.needed_ops([op for op in region if op not in self.by_consumer], self.needed)
-        for name, ring in self.plan.rings.items():
-            loads = [op for op in self.plan.loads if op.parent is region and op.ring == name]
-            if not loads:
-                continue
-            place, phase = counters.get(name, ("0", self.turn if self.item is not None else "1"))
-            own = [load for load in loads if load in self.plan.own]
-            size = sum(map(box_bytes, loads))
-            if not ring.by_consumer:
-                size += sum(map(box_bytes, own)) * (self.warp_groups - 1)
-                self._expect(name, place, phase, size)
-            for load in loads:
-                if load not in own:
-                    self._load(load, place, place)
-            if own:
-                with self.under(f"for {self.consumer} in gl.static_range({self.warp_groups}):"):
-                    self.needed_ops(by_consumer, self.by_consumer)
-                    if ring.by_consumer:
-                        place = self.consumer
-                        self._expect(name, place, phase, size)
-                    for load in own:
-                        self._load(load, place, self.consumer if ring.by_consumer else self._tile_at(load, place))
-        for place, phase in dict.fromkeys(counters.values()):
-            self._advance(place, phase)
-        if not counters and self.item is not None:
-            self.line(f"{self.turn} ^= 1")
-
-    def _regions(self, region: Region) -> list[Region]:
-        """A region behind those that it is inside of."""
-        loop = region.parent
-        inside = isinstance(loop, scf.ForOp) and loop.parent is not None
-        return [*(self._regions(loop.parent) if inside else []), region]  # type: ignore[union-attr, arg-type]
-
-    def _expect(self, ring: str, place: str, phase: str, size: int) -> None:
-        self.line(f"mbarrier.wait({self.empty[ring]}.index({place}), {phase})")
-        self.line(f"mbarrier.expect({self.full[ring]}.index({place}), {size})")
-
-    def _load(self, op: triton.LoadBlockOp, place: str, at: str) -> None:
-        self.origin(op)
-        offsets = ", ".join(self._starts(op))
-        full, tile = f"{self.full[op.ring]}.index({place})", f"{self.tile_buffer(op)}.index({at})"
-        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {tile})")
-
-    def _starts(self, op: triton.LoadBlockOp) -> list[str]:
-        """Where a box starts in its descriptor's view of memory."""
-        starts = [self.expressions.value(value) for value in op.starts]
-        if not op.in_fours:
-            return [start.text for start in starts]
-        *outer, row, column = starts
-        sizes = tile.buffer_type(described(op, self.launch).buffer).shape
-        strides = [prod(map(int, sizes[n + 1 : -2])) for n in range(len(outer))]
-        at = " + ".join(
-            start.at(ADD) if step == 1 else f"{start.at(MULTIPLY)} * {step}" for start, step in zip(outer, strides)
-        )
-        return [*([at] if outer else []), "0", f"{row.at(MULTIPLY)} // {FOUR}", "0", column.text]
-
-    def _advance(self, stage: str, phase: str) -> None:
-        depth = self.plan.loops[0].op.num_stages
-        self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {depth})")
 
     # The consumers
 
@@ -389,7 +126,7 @@ class GluonKernelWriter(SpecializedWriter):
         elif isinstance(op, triton.LoadBlockOp):
             if op in self.plan.for_registers:
                 self._read_to_registers(op)
-            elif not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses):
+            elif self._is_row(op):
                 self._read_row(op)
         elif isinstance(op, gluon.ClusterOp):
             pass
@@ -420,6 +157,7 @@ class GluonKernelWriter(SpecializedWriter):
             self.line(f"{self.turn} ^= 1")
         for load in self.plan.kept:
             if self.plan.in_registers(load):
+                self.unfenced.add(load.ring)
                 reader = next(each for each in self.plan.products if block(each.a) is load)
                 tile, layout = self._tile_at(load, "0"), self.operand_layouts[reader.out.shape]
                 text = self.operand(load.out, tile)
@@ -432,8 +170,16 @@ class GluonKernelWriter(SpecializedWriter):
             self._release_kept()
 
     def _release_kept(self) -> None:
-        for ring in dict.fromkeys(load.ring for load in self.plan.kept):
-            self.line(f"mbarrier.arrive({self.empty[ring]}.index({self._item_place(ring)}), count=1)")
+        rings = dict.fromkeys(load.ring for load in self.plan.kept)
+        self._release([(ring, self._item_place(ring), "") for ring in rings])
+
+    def _release(self, freed: Sequence[tuple[str, str, str]]) -> None:
+        """Let the producer load to places of rings, under conditions. What threads have read there they have, then:
+        without a fence a copy may overtake their loads."""
+        if not self.unfenced.isdisjoint(ring for ring, _, _ in freed):
+            self.fence()
+        for ring, place, condition in freed:
+            self.line(f"mbarrier.arrive({self.empty[ring]}.index({place}), count=1{condition})")
 
     def _store_operand(self, value: Value) -> None:
         """Store a computed operand where no product reads the one before it any more."""
@@ -442,15 +188,19 @@ class GluonKernelWriter(SpecializedWriter):
         self._await(max(reading, default=0))
         if buffer not in self.exchanges:
             self.line(f"{buffer}.store({self.name(value)})")
-            self.line("fence_async_shared()")
+            self.fence()
             return
         full, place, phase = self.exchanges[buffer]
         self.line(f"{place}, {phase} = _advance({place}, {phase}, {PLACES})")
         own = self._own(f"{buffer}.index({place})", value.shape, shared_axis(value.shape, self.plan.warps))
         self.line(f"{own}.store({self.name(value)})")
-        self.line("fence_async_shared()")
+        self.fence()
         self.line(f"mbarrier.arrive({full}.index({place}), count=1)")
         self.unseen.add(buffer)
+
+    def fence(self) -> None:
+        super().fence()
+        self.unfenced.clear()
 
     def _own(self, place: str, shape: tuple[int, ...], axis: int) -> str:
         """The rows or columns of a tile that are those of a group of warps."""
@@ -537,6 +287,7 @@ class GluonKernelWriter(SpecializedWriter):
             with self.range_of(op):
                 self._turn(loop, {0})
         self.flying, self.has_before = old, "" if loop.runs else f", pred={self._runs(loop)}"
+        self.unfenced = set(self.read_by_threads)
         self._await(len(old))
 
     def _in_flight(self, loop: Loop) -> list[_Flying]:
@@ -604,7 +355,7 @@ class GluonKernelWriter(SpecializedWriter):
 
     def _turn(self, loop: Loop, stages: set[int], copies: int = 1) -> None:
         """The clusters of these stages, those of stage 1 for the turn before."""
-        self.loop = loop
+        self.loop, self.unfenced = loop, set(self.read_by_threads)
         clusters = [cluster for cluster in loop.clusters if cluster.stage in stages]
         carried = len(self.flying)
         turns = [_Turn(left=self._counters(loop, stages)) for _ in range(copies)]
@@ -761,10 +512,17 @@ class GluonKernelWriter(SpecializedWriter):
             self.line(f"mbarrier.wait({self.full[load.ring]}.index({place}), {phase})")
         return place
 
+    def _is_read_by_threads(self, op: triton.LoadBlockOp) -> bool:
+        return op in self.plan.for_registers or self.plan.in_registers(op) or self._is_row(op)
+
+    def _is_row(self, op: triton.LoadBlockOp) -> bool:
+        return not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses)
+
     def _read_row(self, op: triton.LoadBlockOp) -> None:
         """Read what is no operand of a product from its place in shared memory."""
         self.origin(op)
         row = self.matrix(self.tile_buffer(op), self._tile_at(op, self._await_tile(op, op)), op)
+        self.unfenced.add(op.ring)
         self.line(f"{self.name(op.out)} = {row}.load({self.layouts.of(op.out.shape)})")
 
     def _read_to_registers(self, op: triton.LoadBlockOp) -> None:
@@ -780,7 +538,8 @@ class GluonKernelWriter(SpecializedWriter):
         else:
             tile, layout = self.matrix(buffer, at, op), self.layouts.of(op.out.shape)
         self.line(f"{self.name(op.out)} = {tile}.load({layout})")
-        self.line(f"mbarrier.arrive({self.empty[op.ring]}.index({place}), count=1)")
+        self.unfenced.add(op.ring)
+        self._release([(op.ring, place, "")])
 
     def tile_buffer(self, op: triton.LoadBlockOp) -> str:
         return self.tiles[self.plan.owner[op]]
@@ -877,10 +636,12 @@ class GluonKernelWriter(SpecializedWriter):
         sums, operands = [each.names[0] for each in finished], [name for each in finished for name in each.names[1:]]
         deps = ", ".join(dict.fromkeys([*sums, *operands]))
         self.line(f"{deps} = warpgroup_mma_wait({len(self.flying)}, deps=[{deps}])")
-        freed = [(ring, place, each.turn) for each in finished for ring, place in each.freed.items()]
-        for ring, place, turn in freed:
-            condition = "" if turn else self.has_before
-            self.line(f"mbarrier.arrive({self.empty[ring]}.index({place}), count=1{condition})")
+        freed = [
+            (ring, place, "" if each.turn else self.has_before)
+            for each in finished
+            for ring, place in each.freed.items()
+        ]
+        self._release(freed)
         buffers = {self._buffer(each.op) for each in finished} - {"", *self.exchanges}
         if buffers and not freed:  # to arrive does the same
             self._meet()
@@ -890,32 +651,3 @@ class GluonKernelWriter(SpecializedWriter):
             self.now.left[counter] -= done
             if not self.now.left[counter]:
                 self._step(counter)
-
-    # The entry
-
-    def entry(self, name: str) -> list[str]:
-        for found in self.plan.rings.values():
-            for load in found.tiles:
-                parts = self.warp_groups if load in self.plan.own else 1
-                self.allocate(self.tiles[load], load, found.depth * parts)
-        for buffer, value in {buffer: value for value, buffer in self.buffers.items()}.items():
-            layout = api.shared_layout(value.shape, value.dtype)
-            all_places = (PLACES,) if buffer in self.exchanges else ()
-            shape = ", ".join(map(str, (*all_places, *value.shape)))
-            self.line(f"{buffer} = gl.allocate_shared_memory({TRITON_TYPES[value.dtype]}, [{shape}], {layout})")
-        self.allocate_results()
-        for ring, found in self.plan.rings.items():
-            places = found.depth * (self.warp_groups if found.by_consumer else 1)
-            self.line(f"{self.full[ring]} = _barriers({places}, 1)")
-            self.line(f"{self.empty[ring]} = _barriers({places}, {1 if found.by_consumer else self.warp_groups})")
-        if self.plan.op.in_turns:
-            self.line(f"{self.order} = _barriers({self.warp_groups}, 1)")
-        for full, _, _ in self.exchanges.values():
-            self.line(f"{full} = _barriers({PLACES}, {self.warp_groups})")
-        self.start(name)
-        return self.function(name, map(self.argument, self.launch.body.args))
-
-
-def _place(op: triton.LoadBlockOp | triton.StoreBlockOp) -> tuple[tuple[int, ...], str]:
-    """What a place in shared memory is made for."""
-    return gluon.box(op), (op.out if isinstance(op, triton.LoadBlockOp) else op.value).dtype

@@ -252,6 +252,10 @@ class SpecializedWriter(KernelWriter, ABC):
         """What a product that is not added to anything starts with."""
         return f"gl.zeros({self.layouts.shape_text(value.shape)}, gl.float32, {self.layouts.of(value.shape)})"
 
+    def fence(self) -> None:
+        """Copies and products that are issued later see what threads have stored, and do not overtake their loads."""
+        self.line("fence_async_shared()")
+
     def send_box(self, op: triton.StoreBlockOp) -> None:
         self.origin(op)
         buffer = self.store_buffer(op)
@@ -265,7 +269,7 @@ class SpecializedWriter(KernelWriter, ABC):
         if isinstance(value.op, tensor.TransposeOp):
             place, value = f"{place}.permute({value.op.permutation})", value.op.source
         self.line(f"{place}.store({self.expressions.text(value)})")
-        self.line("fence_async_shared()")
+        self.fence()
         name = self.descriptor(op)
         send = "_add_box" if op.add else "_store_box"
         if op.add:

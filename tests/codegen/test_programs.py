@@ -256,8 +256,8 @@ def effects_kernel(F, I, H):
     tl.device_print("index", tl.arange(0, 16), b)
     tl.atomic_max(F + tl.arange(0, 16), tl.full((16,), 1.0, tl.float32), mask=low, sem="relaxed")
     tl.atomic_add(H + tl.arange(0, 16), tl.full((16,), 0.5, tl.bfloat16), sem="relaxed")
-    old = tl.atomic_add(I, tl.full((), 0, tl.int32), sem="acquire")
-    seen = tl.load(I, volatile=True)
+    old = tl.atomic_or(I, tl.full((), 0, tl.int32), sem="acquire")
+    seen = tl.atomic_or(I, tl.full((), 0, tl.int32), sem="relaxed")
     sum_ = old + seen
     tl.atomic_xchg(I + 1, sum_, sem="release")
     tl.atomic_xchg(I + 3, 3, sem="relaxed")

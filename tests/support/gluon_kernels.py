@@ -42,12 +42,12 @@ def part_of(source: str, function: str) -> str:
     return source[source.index(f"_{function}(") :].split("\n\n\n")[0]
 
 
-def compile_kernels(made: Mapping[str, tiledsl.Kernel], python: str, folder: Path) -> dict[str, Any]:
-    """Of programs' first kernels `ptx`, bytes of `shared` memory and what `ptxas` says, by the Triton of `python`."""
+def compile_kernels(made: Mapping[str, tiledsl.Kernel], python: str, folder: Path, number: int = 0) -> dict[str, Any]:
+    """Of one of programs' kernels `ptx`, bytes of `shared` memory and what `ptxas` says, by the Triton of `python`."""
     listed = {}
     for name, kernel in made.items():
         (folder / f"{name}.py").write_text(kernel.source)
-        listed[name] = described(kernel.module.kernels[0])
+        listed[name] = described(kernel.module.kernels[number])
     (folder / "kernels.json").write_text(json.dumps(listed))
     command = [python, "-c", COMPILE, str(folder)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)

@@ -291,11 +291,7 @@ class KernelWriter:
         mask = f", mask={mask}" if mask else ""
         dtype, kind, bits = op.value.dtype, op.kind, ELEMENTS[op.value.dtype].bits
         if kind == "load":
-            if op.semantics == "relaxed":
-                other = f"{mask}, other=0" if mask else ""
-                return f"tl.load({pointer}{other}, volatile=True)"
-            zero = self.expressions.full((), "-0.0" if is_float(dtype) else "0", dtype).text  # 0.0 would change -0.0
-            return f"tl.atomic_add({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
+            return self.atomic_load(op, pointer, mask)
         if kind == "store":
             if bits not in (32, 64):
                 return f"tl.store({pointer}, {value}{mask})"
@@ -314,6 +310,24 @@ class KernelWriter:
             text = f"tl.atomic_xchg({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
             return f"{text}.to(tl.float64, bitcast=True)" if op.out.uses else text
         return f"tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
+
+    def atomic_load(self, op: triton.AtomicOp, pointer: str, mask: str) -> str:
+        """One thread reads and tells the others, and changes nothing. Of a load, even a volatile one, Triton makes
+        several: for each layout, ahead in a pipelined loop, for each warp. They may see different values, and a
+        condition speaks of one while another is used behind it."""
+        dtype, bits = op.value.dtype, ELEMENTS[op.value.dtype].bits
+        if bits in (32, 64):
+            word = f"tl.int{bits}"
+            pointer = f"tl.cast({pointer}, tl.pointer_type({word}), bitcast=True)" if is_float(dtype) else pointer
+            zero = self.expressions.full((), "0", f"int{bits}" if is_float(dtype) else dtype).text
+            text = f"tl.atomic_or({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
+            text = f"{text}.to({TRITON_TYPES[dtype]}, bitcast=True)" if is_float(dtype) else text
+        elif op.semantics == "relaxed":  # there is no atomic of so few bits
+            return f"tl.load({pointer}{f'{mask}, other=0' if mask else ''}, volatile=True)"
+        else:
+            zero = self.expressions.full((), "-0.0", dtype).text  # 0.0 would change -0.0
+            text = f"tl.atomic_add({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
+        return f"tl.where({mask.removeprefix(', mask=')}, {text}, 0)" if mask else text
 
     # Others
 

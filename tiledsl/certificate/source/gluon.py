@@ -431,7 +431,7 @@ class GluonLanguage(Language):
 
     def _load_box(self, descriptor: Descriptor, starts: Sequence[Any], barrier: Barrier, place: Shared) -> None:
         warps = self.here().warps
-        access = self.places.begin("copy", place.place, warps, writes=True, is_async=True)
+        access = self.places.begin("copy", place.place, warps, writes=True, is_async=True, by_threads=False)
         access.ends = {barrier: barrier.phases + 1}
         size = math.prod(descriptor.block) * ELEMENTS[descriptor.element].bits // 8
         tile, known = descriptor.load(starts), warps.meet()
@@ -446,7 +446,7 @@ class GluonLanguage(Language):
         self._store_box(descriptor, starts, place, add=True)
 
     def _store_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared, add: bool = False) -> None:
-        access = self.places.begin("copy", place.place, self.here().warps, is_async=True)
+        access = self.places.begin("copy", place.place, self.here().warps, is_async=True, by_threads=False)
         tile = Tensor(descriptor.algebra, place.array, place.element)
         self.here().copies.append((access, lambda: descriptor.store(starts, tile, add)))
 
@@ -462,7 +462,8 @@ class GluonLanguage(Language):
         product = Product(self, a, b, acc, bool(use_acc))
         for each in (a, b):
             if isinstance(each, Shared):
-                product.reads.append(self.places.begin("product", each.place, self.here().warps, is_async=True))
+                warps = self.here().warps
+                product.reads.append(self.places.begin("product", each.place, warps, is_async=True, by_threads=False))
         self.here().products.append(product)
         return product if is_async else self._wait(0, [product])
 

@@ -48,6 +48,7 @@ class Access:
     line: int
     ends: dict[Hashable, int] = field(default_factory=dict)
     fenced: dict[Hashable, int] = field(default_factory=dict)
+    by_threads: bool = True  # also copies that threads ask for one by one; boxes and products go another way
 
     def __str__(self) -> str:
         return f"the {self.what} of line {self.line}"
@@ -104,10 +105,17 @@ class Places:
         self.accesses: dict[int, list[Access]] = {}
 
     def begin(
-        self, what: str, array: np.ndarray, warps: Warps, *, writes: bool = False, is_async: bool = False
+        self,
+        what: str,
+        array: np.ndarray,
+        warps: Warps,
+        *,
+        writes: bool = False,
+        is_async: bool = False,
+        by_threads: bool = True,
     ) -> Access:
         """An access by a partition. Raises ExecutorError if it may come before one that is to come first."""
-        made = Access(what, array, writes, is_async, warps.number, emitted_line())
+        made = Access(what, array, writes, is_async, warps.number, emitted_line(), by_threads=by_threads)
         base = array if array.base is None else array.base
         before = self.accesses.setdefault(id(base), [])
         over = [each for each in before if _overlap(each.array, array)]
@@ -119,7 +127,7 @@ class Places:
                 raise ExecutorError(_race(made, each))
             if own and each.writes and is_async:
                 warps.meet()
-            is_between = is_async and not each.is_async and (each.writes or writes)  # of both ways to shared memory
+            is_between = each.by_threads and not by_threads and (each.writes or writes)
             if is_between and not (each.fenced and (own or warps.knows(each.fenced))):
                 done = "takes what was written" if each.writes else "overwrites what was read"
                 raise ExecutorError(f"a {what} {done} in shared memory, without a fence between (line {each.line})")

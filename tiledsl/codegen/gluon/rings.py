@@ -167,6 +167,12 @@ class RingWriter(KernelWriter):
         else:
             super().statement(op)
 
+    def atomic_load(self, op: triton.AtomicOp, pointer: str, mask: str) -> str:
+        """A load, which Gluon makes once: a warp has all of it, or each thread elements of its own (_layout)."""
+        if op.semantics != "relaxed":
+            return super().atomic_load(op, pointer, mask)
+        return f"tl.load({pointer}{f'{mask}, other=0' if mask else ''}, volatile=True)"
+
     def ring_loop(self, op: scf.ForOp) -> None:
         self.assign(op.iter_args, op.inits, self.own_values(op))
         for ring, load in self.own.items():

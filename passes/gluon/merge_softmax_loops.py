@@ -149,8 +149,7 @@ def _own(comparison: _Comparison, value: Value) -> list[Operation]:
 
     def computed_by(value: Value) -> list[Operation]:
         op = value.op
-        own = op is not None and op.parent is body and not any(result in comparison.pairs for result in op.results)
-        return [op] if op is not None and own else []
+        return [op] if op is not None and op.parent is body and value not in comparison.pairs else []
 
     own = set(reached(computed_by(value), lambda op: [one for operand in op.operands for one in computed_by(operand)]))
     return [op for op in body if op in own]

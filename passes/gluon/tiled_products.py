@@ -96,7 +96,6 @@ def load_ahead(loop: scf.ForOp, beside: Sequence[Operation]) -> None:
     added = inits[len(loop.results) :]
     loop.set_field("inits", inits)
     loop.results = [*loop.results, *(Value(value.type, loop, value.name) for value in added)]
-    loop.touch()
 
 
 def _closure(op: Operation, body: Region) -> list[Operation]:

@@ -295,8 +295,9 @@ def _close(branch: scf.IfOp) -> None:
 def _among(builder: Builder, index: Value, threads: Sequence[int]) -> Value:
     """Whether a thread is one of these, which are sorted."""
     found: Value | None = None
-    for start in [each for each in threads if each - 1 not in threads]:
-        end = next(each for each in threads if each >= start and each + 1 not in threads)
+    starts = [each for each in threads if each - 1 not in threads]
+    ends = [each for each in threads if each + 1 not in threads]
+    for start, end in zip(starts, ends, strict=True):
         first, last = builder.constant(start, INT32), builder.constant(end, INT32)
         low = builder.insert(arith.CmpOp(index, first, predicate="ge")).result
         high = builder.insert(arith.CmpOp(index, last, predicate="le")).result

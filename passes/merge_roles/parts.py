@@ -288,38 +288,34 @@ def _reaches_beyond(reader: tile.CopyOp, copy: tile.CopyOp) -> bool:
 
 def _settle_clears(region: Region) -> None:
     """Clear an accumulator by its product where zeros are stored in front of it, and drop a store of what is there."""
-    stored: tile.ParallelOp | None = None
+    zeros: dict[Value, Operation] = {}  # the tile that was cleared last, and where
     for op in list(region):
-        if isinstance(op, tile.ParallelOp) and (store := _only_store(op)) is not None:
+        if (store := _only_store(op)) is not None:
             value = store.value.op
             if isinstance(value, tile.LoadOp) and (value.buffer, value.indices) == (store.buffer, store.indices):
                 op.erase()
                 continue
-            stored = op if constant_of(store.value) == 0 and len(op.body.args) == len(store.indices) else None
-        elif isinstance(op, tile.GemmOp) and stored is not None:
-            store = _only_store(stored)
-            if store is not None and store.buffer is op.c and op.c not in (op.a, op.b):
+            zeros = {store.buffer: op} if constant_of(store.value) == 0 else {}
+        elif isinstance(op, tile.GemmOp):
+            if op.c in zeros and op.c not in (op.a, op.b):
                 op.set_attribute("clear", True)
-                stored.erase()
-            stored = None
-        elif not (op.is_pure or isinstance(op, tile.CopyOp) and stored is not None and _is_apart(op, stored)):
-            stored = None
+                zeros[op.c].erase()
+            zeros = {}
+        elif not (op.is_pure or isinstance(op, tile.CopyOp) and zeros.keys().isdisjoint(op.operands)):
+            zeros = {}
 
 
-def _only_store(loop: tile.ParallelOp) -> tile.StoreOp | None:
+def _only_store(loop: Operation) -> tile.StoreOp | None:
     """The store to each element of a tile that is all that a T.Parallel does."""
-    store = next((op for op in loop.body if isinstance(op, tile.StoreOp)), None)
-    if loop.lockstep or store is None or store.mask is not None or store.indices != list(loop.body.args):
+    if not isinstance(loop, tile.ParallelOp):
+        return None
+    store = next(iter(of_kinds(loop.body, tile.StoreOp)), None)
+    if store is None or store.mask is not None or store.indices != list(loop.body.args):
         return None
     if tile.buffer_type(store.buffer).shape != tuple(loop.extents):
         return None
     others = [op for op in loop.body if op is not store and not op.is_terminator]
     return store if all(op.is_pure or isinstance(op, tile.LoadOp) for op in others) else None
-
-
-def _is_apart(op: tile.CopyOp, loop: tile.ParallelOp) -> bool:
-    store = _only_store(loop)
-    return store is not None and store.buffer not in (op.source, op.target)
 
 
 def _separate(alloc: tile.AllocOp) -> None:

@@ -109,16 +109,14 @@ class Threads:
 
     def divides(self, op: Operation) -> bool:
         """Whether roles part in an operation, or wait or arrive in it."""
-        return any(is_barrier(inner) or self.is_role(inner) for inner in op.walk())
+        return any(is_barrier(inner) or self.of_role(inner) is not None for inner in op.walk())
 
-    def is_role(self, op: Operation) -> bool:
-        """Whether it is a branch that whole warps take, of which some operation is done by them together."""
-        if not isinstance(op, scf.IfOp):
-            return False
-        parts = self.parts(op.condition)
-        if parts is None or parts[0] is None:
-            return False
-        return _is_of_warps(parts[0]) and any(map(self.is_of_block, op.walk()))
+    def of_role(self, op: Operation) -> frozenset[int] | None:
+        """The threads of a branch that whole warps take, and in which they do something together; None of others."""
+        parts = self.parts(op.condition) if isinstance(op, scf.IfOp) else None
+        if parts is None or parts[0] is None or not _is_of_warps(parts[0]):
+            return None
+        return parts[0] if any(map(self.is_of_block, op.walk())) else None
 
     def is_of_block(self, op: Operation) -> bool:
         """Whether threads do an operation together, which is no arithmetic and no access of each thread's own."""
@@ -136,11 +134,9 @@ def find_roles(region: Region, threads: Threads) -> list[Role]:
     warps = [range(first, min(first + WARP, threads.count)) for first in range(0, threads.count, WARP)]
     marks: list[list[bool]] = [[] for _ in warps]
     for op in region.walk():
-        if isinstance(op, scf.IfOp) and threads.is_role(op):
-            parts = threads.parts(op.condition)
-            assert parts is not None and parts[0] is not None, "is_role has looked"
+        if (own := threads.of_role(op)) is not None:
             for mark, warp in zip(marks, warps, strict=True):
-                mark.append(warp[0] in parts[0])
+                mark.append(warp[0] in own)
     found: dict[tuple[bool, ...], list[int]] = {}
     for mark, warp in zip(marks, warps, strict=True):
         found.setdefault(tuple(mark), []).extend(warp)
@@ -215,7 +211,7 @@ class _Projection:
             raise TileError("a part of a warp's threads runs a loop in which it waits or arrives", op.loc)
 
     def _step(self, op: Operation, out: list[Node], guards: tuple[Guard, ...], active: frozenset[int]) -> None:
-        if not op.has_effects or is_variable(op):
+        if is_variable(op):
             guards = ()
         is_common = not active <= self.own
         if isinstance(op, thread.BarrierOp) and len(active) < self.threads.count:

@@ -285,7 +285,6 @@ def scan_total(
     for reads, what in ((total.reads, running), (total.early, until)):
         for read in reads:
             read.out.replace_with(what(read, list(read.indices)))
-            read.erase()
     value = store.value
     if total.moves or sum(value.uses.values()) > 1:
         assert value.op is not None, "a total is computed"

@@ -253,10 +253,11 @@ def test_roles_of_several_branches() -> None:
     }
 
 
-def test_a_part_of_a_warp_is_no_role() -> None:
+@pytest.mark.parametrize(("then", "step"), [(ARRIVE, "thread.arrive [0] 1"), ("tile.fill %z, %s", "scf.if [0] 64")])
+def test_a_part_of_a_warp_is_no_role(then: str, step: str) -> None:
     """But one thread may arrive."""
-    found = roles(READY + ONE + branch("%one", ARRIVE))
-    assert found == {"threads 0 to 63": ["thread.init_barriers [0] 64", "thread.arrive [0] 1"]}
+    found = roles(READY + ZERO + ONE + branch("%one", then))
+    assert found == {"threads 0 to 63": ["thread.init_barriers [0] 64", step]}
 
 
 LOADED = '%l = tile.load %N[%tx] : int32\n%zero = arith.cmp %l, %c0 {predicate = "eq"} : bool\n'

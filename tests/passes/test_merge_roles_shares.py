@@ -228,6 +228,7 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
         f"{TURNS};%b = tile.load %x[] : int32;tile.store %k, %x[];%v = tile.load %V[%b] : float32;"
         f"tile.store %v, %s[%k, %t];{END}",  # what the turn before has stored
         f"{LOAD};tile.store %v, %r[%n];thread.barrier",
+        *(f"%h = %t {op} 0;{LOAD};tile.store %v, %s[%h, %t]" for op in ("//", "%")),
     ],
 )
 def test_shares_that_stay(body: str) -> None:
@@ -654,6 +655,55 @@ def test_parts_along_k_are_at_known_places_of_one_tile(before: str, after: str) 
     half = [each.replace("(32, 32)", "(32, 16)") if "%a1 " in each else each for each in statements]
     assert half != statements and "tile.gemm %a1, %b1, %c" in divided(*half, tiles=all_tiles)[1]
     assert "tile.gemm %a1, %b1, %c" not in divided(*statements, tiles=all_tiles)[1]
+
+
+def points(statement: str, extents: str = "32, 32", more: str = "") -> str:
+    return f"tile.parallel {{extents = ({extents})}} (%i: int32, %j: int32) {{;{statement}{more};}}"
+
+
+ZEROS, PRODUCT = "tile.store %c0.0, %c[%i, %j]", "tile.gemm %a, %b, %c"
+WHOLE = "{shape = (32, 32), source_axes = (0, 1), target_axes = (0, 1)}"
+CLEARED = "c: 32*32*float32, d: 32*32*float32, e: 32*64*float32, a: 32*32*float16, b: 32*32*float16"
+UNCHANGED = "%v = tile.load %c[%i, %j] : float32;tile.store %v, %c[%i, %j]"
+
+
+@pytest.mark.parametrize(
+    ("statements", "clears"),
+    [
+        ([points(ZEROS), PRODUCT], True),
+        ([points(f"%z = %i + %j;{ZEROS}"), "%z = %n + 1", f"tile.copy %X, %a {WHOLE}", PRODUCT], True),
+        ([points("tile.store %c0.0, %d[%i, %j]"), points(ZEROS), PRODUCT], True),
+        ([points(ZEROS), points(UNCHANGED), PRODUCT], True),
+        ([points(ZEROS), f"tile.copy %c, %d {WHOLE}", PRODUCT], False),  # what is there is read before
+        ([points(ZEROS), f"tile.copy %d, %c {WHOLE}", PRODUCT], False),
+        ([points(ZEROS), "tile.fill %c0.0, %d", PRODUCT], False),  # which may be anything
+        ([points(ZEROS), "tile.gemm %a, %b, %d", PRODUCT], False),
+        ([points(ZEROS), "tile.gemm %a, %b, %d"], False),
+        ([points(ZEROS), "tile.gemm %c, %c, %c"], False),  # what is multiplied is there already
+        ([points("tile.store %c1.0, %c[%i, %j]"), PRODUCT], False),
+        ([points(ZEROS), points("tile.store %c1.0, %c[%i, %j]"), PRODUCT], False),
+        ([points("tile.store %c0.0, %c[%j, %i]"), PRODUCT], False),
+        ([points("%m = %i < %j;tile.store %c0.0, %c[%i, %j] mask=%m"), PRODUCT], False),
+        ([points(ZEROS, "16, 32"), PRODUCT], False),
+        ([points(ZEROS, more=";%z = %i + %j;tile.store %c1.0, %e[%i, %z]"), PRODUCT], False),
+        ([points("%v = tile.load %e[%i, %j] : float32;tile.store %v, %c[%i, %j]"), PRODUCT], False),
+    ],
+)
+def test_zeros_in_front_of_a_product_are_its_own(statements: list[str], clears: bool) -> None:
+    found = [re.sub(r"%([ij])_1\b", r"%\1", line) for line in divided(*statements, tiles=CLEARED)[1]]
+    if clears:
+        assert found[-1] == f"{PRODUCT} {{clear = true}}" and "tile.store %c0p0, %c[%i, %j]" not in found
+    else:
+        assert found == spelled(";".join(statements)).replace("0.0", "0p0").replace("1.0", "1p0").split("\n")
+
+
+@pytest.mark.parametrize(
+    ("statement", "stays"), [(UNCHANGED, False), (UNCHANGED.replace("load %c", "load %d"), True),
+                             (UNCHANGED.replace("load %c[%i, %j]", "load %c[%j, %i]"), True)],
+)  # fmt: skip
+def test_a_store_of_what_is_there_goes(statement: str, stays: bool) -> None:
+    found = divided(points(statement), PRODUCT, tiles=CLEARED)[1]
+    assert found == [*(spelled(points(statement)).split("\n") if stays else []), PRODUCT]
 
 
 # Last turns

@@ -587,20 +587,23 @@ QUESTION = f"{MANY.format(2)}"
             {"counts": (32, 32)},
             ["%m = tile.load %I[%c3] : int32", "%m_1 = tile.load %I[%c3] : int32"],
         ),
-        (
-            f"{OFFSET};write s c7;arrive one;write s h",
-            "wait one c0;read s c7",
-            {},
-            [
-                "tile.parallel {extents = (32,), lockstep = true} (%tx: int32) {",
-                *[line.strip() for line in OFFSET.split(";")],
-                "tile.store %c1p0, %s[%c7]",
-                "tile.store %c1p0, %s[%h]",
-                "%vc7 = tile.load %s[%c7] : float32",
-                "tile.store %vc7, %Y[%c7]",
-                "}",
-            ],
-        ),
+        *[
+            (
+                f"{offset};write s c{at};arrive one;write s {name}",
+                f"wait one c0;read s c{at}",
+                {},
+                [
+                    "tile.parallel {extents = (32,), lockstep = true} (%tx: int32) {",
+                    *[line.strip() for line in offset.split(";")],
+                    f"tile.store %c1p0, %s[%c{at}]",
+                    f"tile.store %c1p0, %s[%{name}]",
+                    f"%vc{at} = tile.load %s[%c{at}] : float32",
+                    f"tile.store %vc{at}, %Y[%c{at}]",
+                    "}",
+                ],
+            )
+            for at, offset, name in ((7, OFFSET, "h"), (8, OFFSET.rpartition(";")[0], "l"))
+        ],
     ],
 )
 def test_orders(first: str, second: str, options: Any, expected: list[str]) -> None:

@@ -136,6 +136,24 @@ def test_what_attention_keeps_in_registers(upper: str, parts: int, expected: str
     assert scheduled(attention(OF_SCORES, "", upper, parts))[0] == expected
 
 
+def test_operands_of_16_bits_are_issued_in_no_turns() -> None:
+    assert "in_turns" not in scheduled(attention(OF_SCORES, "", parts=2), turns=True)[0]
+
+
+@pytest.mark.parametrize(("fits", "kept"), [((True, True), True), ((True, False), False), ((False, True), False)])
+def test_what_is_kept_in_registers_fits_all_loops(
+    fits: tuple[bool, bool], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = attention(OF_SCORES, "")
+    begin, end = body.index("%r = scf.for"), body.index("%out = ")
+    second = re.sub(r"%(?!zero|c\d|n\b|[qQKV]\b)(\w+)", r"%\1_2", body[begin:end])
+    answers = iter(fits)
+    monkeypatch.setattr("tiledsl.passes.schedule_loops.fits_registers", lambda loop, groups: next(answers))
+    root = launch(body[:end] + second + body[end:])
+    ScheduleLoops().run(Program(root))
+    assert ("query_in_registers = true" in print_op(root)) is kept
+
+
 def test_without_skew_a_turn_has_no_part_in_the_next() -> None:
     lines = scheduled(attention(OF_SCORES, ""), skew=False)
     assert [line for line in lines if "gluon.cluster" in line] == ["gluon.cluster"]
@@ -143,11 +161,14 @@ def test_without_skew_a_turn_has_no_part_in_the_next() -> None:
 
 
 def test_factors_that_more_is_computed_from_are_not_late() -> None:
-    """A factor from before the scores is not of the turn, and what is beside the rescaling needs it at once."""
+    """A factor from before the scores is not of the turn, nor is one from before the loop, and what is beside the
+    rescaling needs it at once."""
     early = OF_SCORES.replace("reduce %s", "reduce %acc")
     beside = OF_SCORES.replace("%scaled", "%once") + f"\n%scaled = arith.add %once, %once : {SCORES}"
-    for update, rescale in (("", early), (beside, "")):
-        marks = [line for line in scheduled(attention(update, rescale)) if line.startswith("gluon.cluster")]
+    rescale_only, outside = OF_SCORES.partition("\n")[2], FACTOR.replace("reduce %s", "reduce %zero")
+    for before, update, rescale in (("", "", early), ("", beside, ""), (outside, rescale_only, "")):
+        body = attention(update, rescale).replace("%r = scf", f"{before}\n%r = scf")
+        marks = [line for line in scheduled(body) if line.startswith("gluon.cluster")]
         held = "gluon.cluster {stage = 1, slot = 1}"
         assert marks == ["gluon.cluster", "gluon.cluster {slot = 2}", "gluon.cluster {slot = 3}", held]
 

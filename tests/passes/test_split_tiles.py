@@ -14,9 +14,11 @@ import tiledsl.language as T
 from tests.passes.ir_cases import TO_VALUES, after, filecheck, kernel_of, program
 from tests.support.programs import NAMED, check_pass, inputs_for, programs
 from tiledsl.certificate.translation import check_translation
+from tiledsl.dialects import tensor
 from tiledsl.dialects.tile import KernelOp
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.printer import print_op
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.pad_tiles import PadTiles
@@ -147,6 +149,24 @@ def test_what_is_added_up_in_parts(body: str, in_parts: bool, of_columns: bool, 
     )
     divide_columns(found)
     assert print_op(found).count("tensor.dot") == products
+
+
+def test_what_is_divided_with_the_dimensions_of_a_product() -> None:
+    """Its operands, what it is added to and what it gives are divided alike, and no dimension with another one."""
+    loaded = "%z = tile.load %C[%r, %k] {guarded = true} : tensor<64x192xfloat32>"
+    text = PRODUCT.replace("%z = arith.constant {value = 0.0} : tensor<64x192xfloat32>", loaded)
+    kernel = kernel_of(program(text, parameters=PARAMETERS))
+    assert isinstance(kernel, KernelOp)
+    (dot,), dims = of_kinds(kernel.body, tensor.DotOp), Dims(kernel)
+    values = {"a": dot.a, "b": dot.b, "accumulator": dot.accumulator, "out": dot.out}
+    alike = [
+        {(name, axis) for name, value in values.items() for axis in range(2) if dims.root((value, axis)) == of_product}
+        for of_product in (dims.root((dot, place)) for place in range(3))
+    ]
+    rows, columns, summed = ({(name, axis) for name, axis in each} for each in alike)
+    assert rows == {("a", 0), ("accumulator", 0), ("out", 0)}
+    assert columns == {("b", 1), ("accumulator", 1), ("out", 1)}
+    assert summed == {("a", 1), ("b", 0)}
 
 
 def test_groups_of_carried_values_are_those_of_their_parts() -> None:

@@ -136,6 +136,8 @@ Q2 = ("dot %q, %v_t", "dot %q2, %v_t")
         (SHARED, [("unroll = 2", "unroll = 3")], "order: scf.for: 3 turns are taken at a time"),
         (SHARED, [("unroll = 2", "unroll = 4")], "order: tensor.dot: of turns taken several at a time"),
         (SHARED, [("%q, %k_t, %acc", "%q, %k_t, %acc_2")], "order: tensor.dot: of turns taken several at a time"),
+        (SHARED, [before("gluon.cluster\n      %highest_3", f"%s2 = tensor.dot %q, %k_t, %s : {TILE}")],
+         "order: tensor.dot: of turns taken several at a time"),
         (SHARED, [("gluon.cluster\n      %highest_3", "%highest_3")], "order: tensor.reduce: of turns taken several"),
         # in flight
         (ATTENTION, [("(false,)", "(false,), in_flight = ((2,),)")], "in flight: tensor.dot: a loop of two stages"),
@@ -215,6 +217,8 @@ def test_what_is_held_back_reads_no_product_of_the_turn_before() -> None:
         # order
         (SCAN, [SKEWED, before("%v = ", "%x = arith.add %12, %2 : int32"), ("V_tiles_1[%12", "V_tiles_1[%x")]),
         (PAIRS, [LAST]),
+        (SHARED, [("%s = ", f"%part = tensor.dot %q, %k_t, %acc : {TILE}\n%s = "),
+                  (f"%q, %k_t, %acc : {TILE}\n      gluon", f"%q, %k_t, %part : {TILE}\n gluon")]),
         (SCAN, [SKEWED]),
         (SCAN, [before("%acc_3 = ", f"%x = arith.neg %14 : {TILE}")]),
         (SCAN, [SKEWED, before("%13 = ", f"%x = arith.constant {{value = 1.0}} : {TILE}"),

@@ -287,6 +287,37 @@ def test_sums_of_which_a_turn_needs_nothing(before: str, behind: str, second: st
     assert [op.out.name for op in loop.late] == late and [op.out.name for op in loop.of_tiles] == ["s"]
 
 
+ROW_FACTOR = f"%u = arith.mul %s, %row : {WIDE} "
+BIAS = (("%s =", f"%bias = arith.add %row, %zero : {WIDE} %s ="), ("%bt, %zero", "%bt, %bias"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_place"),
+    [
+        ([*BIAS], True),  # for the first product, which reads %b
+        ([("%w = arith.cast %s", f"{ROW_FACTOR} %w = arith.cast %u")], True),  # for the last one, which reads %v
+        ([*BIAS, ("%w = arith.cast %s", f"{ROW_FACTOR} %w = arith.cast %u")], False),
+        ([*BIAS, ("%w = arith.cast %s", f"{ROW_FACTOR} %w = arith.cast %u"),
+          ("dot %w, %v", "dot %w, %b")], True),  # both read %b
+        ([("%more =", f"{ROW_FACTOR} %more =")], False),  # for no product
+        ([*BIAS, ("%more =", f"{ROW_FACTOR} %more =")], False),
+    ],
+)  # fmt: skip
+def test_rows_that_arrive_with_a_tile(changes: list[tuple[str, str]], has_place: bool) -> None:
+    """One that is awaited no later than they are needed, and released no earlier."""
+    text = LOOP.replace("dot %w, %b", "dot %w, %v").replace(
+        "%s =",
+        f"%v = tile.load_block %K[%k, %c8] {SQUARE} %row = arith.constant {{value = 2.0}} : tensor<1x64xfloat32> %s =",
+    )
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    made = tile_loops(kernel_of(program(text, parameters=OPERANDS)).body)
+    (loop,) = made.loops
+    (row,) = [op for op in loop.op.body if op.results and op.results[0].name == "row"]
+    assert loop.has_place(row) is has_place
+
+
 def test_products_of_tiles_that_start_from_zero() -> None:
     """They keep the tensor cores busy while operands of others are computed."""
     more = ("%more =", f"%t = tensor.dot %q, %b, %zero : {WIDE} %p = arith.neg %b : {HALF} "

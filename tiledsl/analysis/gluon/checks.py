@@ -20,6 +20,7 @@ from tiledsl.analysis.gluon.schedule import (
     Schedule,
     block,
     have_same_turns,
+    is_only_added_to,
     is_scheduled,
     is_stored,
     schedule_of,
@@ -258,7 +259,7 @@ def _check_several(loop: Loop) -> None:
 
 def _is_late(value: Value, op: Operation, loop: Loop) -> bool:
     """Whether a value is not there when turns before have not ended."""
-    is_chained = isinstance(op, tensor.DotOp) and value is op.accumulator and set(value.uses) == {op}
+    is_chained = isinstance(op, tensor.DotOp) and is_only_added_to(value, op)
     return value in loop.op.iter_args or value.op in loop.products and not is_chained
 
 

@@ -11,8 +11,10 @@ from tests.passes.ir_cases import body_lines, kernel_of, program
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
+from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
+from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType
 from tiledsl.ir.verifier import verify
 from tiledsl.location import Loc
@@ -22,6 +24,7 @@ from tiledsl.passes.merge_roles.emit import _only_loop
 from tiledsl.passes.merge_roles.numbers import number_of
 from tiledsl.passes.merge_roles.order import Fused, Item, Keys, region_of, resolved
 from tiledsl.passes.merge_roles.roles import Loop, Node, Step, Threads, find_roles
+from tiledsl.passes.merge_roles.turns import _copied, _is_or_follows, _says
 from tiledsl.runtime.target import Target
 
 PARAMETERS = "X: 64*float32, Y: 64*float32, N: 64*int32, n: int32, p: bool, q: bool"
@@ -332,6 +335,23 @@ LOADED = '%l = tile.load %N[%tx] : int32\n%zero = arith.cmp %l, %c0 {predicate =
                 )
                 + FILL,
                 f"{copied('%X', '%Y')}\nthread.arrive %free, %c0",
+            ),
+            "this needs a value that was read under a condition, before the role waited",
+            "tile.fill %m, %s",
+            ["read it into T.alloc_var"],
+        ),
+        (
+            split(
+                branch(
+                    "%p",
+                    branch(
+                        "%q",
+                        "%l = tile.load %X[%c3] : float32\nthread.wait %free, %c0, %c0\n"
+                        "%m = arith.add %l, %l : float32\ntile.fill %m, %s",
+                    ),
+                )
+                + FILL,
+                branch("%p", f"{copied('%X', '%Y')}\nthread.arrive %free, %c0"),
             ),
             "this needs a value that was read under a condition, before the role waited",
             "tile.fill %m, %s",
@@ -878,6 +898,90 @@ def test_values_that_are_computed_alike() -> None:
     assert changed.of(value["a"]) is value["a"] and changed.of(value["a"]) != changed.of(value["b"])
     assert changed.of(value["d"]) != changed.of(value["e"])
     assert resolved(value["g"]) is value["d"] and resolved(value["a"]) is value["a"]
+    fused = Keys(set())
+    fused.same[value["a"]] = value["c"]  # indices of loops that have become one
+    assert fused.of(value["a"]) is value["c"] and fused.of(value["b"]) is not value["c"]
+
+
+def named(body: str) -> dict[str | None, Value]:
+    return {each.name: each for op in made(body).root.walk() for each in op.results}
+
+
+@pytest.mark.parametrize(
+    ("n", "u", "follows"),
+    [
+        *((f"%x + {n}", f"%x + {u}", n - u in (0, 1)) for n, u in ((3, 3), (4, 3), (5, 3), (3, 4))),
+        *(
+            (f"%a + {n} // {by}", f"%b + {u} // {of}", follows)
+            for n, u, by, of, follows in (
+                (3, 3, 4, 4, True), (4, 3, 4, 4, True), (7, 3, 4, 4, True), (8, 3, 4, 4, False), (2, 3, 4, 4, False),
+                (4, 3, 4, 5, False),
+            )
+        ),
+        ("%x + 3", "%y + 3", False),
+        ("%x + 3 // 4", "%y + 3 // 4", False),
+        ("%x + 3 // 4", "%x + 3", False),
+        ("%x + 3", "%x + 3 // 4", False),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_the_same_or_follow_each_other(n: str, u: str, follows: bool) -> None:
+    """%a and %b are the same, which only their sums tell."""
+    lines = ["%x = tile.load %N[%c3] : int32", "%y = tile.load %N[%c4] : int32"]
+    for name, sides in (("a", "%x, %y"), ("b", "%y, %x")):
+        lines += [f"%{name}_y = arith.add {sides} : int32", f"%{name} = arith.sub %{name}_y, %y : int32"]
+    for name, text in (("n", n), ("u", u)):
+        total, _, by = text.partition(" // ")
+        lines.append(f"%{name} = arith.add {total.replace(' + ', ', %c')} : int32")
+        if by:
+            lines.append(f"%{name}_part = arith.floordiv %{name}, %c{by} : int32")
+    value = named("\n".join(lines))
+    one, other = (value.get(f"{name}_part") or value[name] for name in "nu")
+    assert _is_or_follows(one, other, Keys(set())) is follows
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ('arith.cmp %u, %n {predicate = "lt"}', True),
+        ('arith.cmp %n, %u {predicate = "gt"}', True),
+        ('arith.cmp %n, %u {predicate = "lt"}', False),
+        ('arith.cmp %u, %n {predicate = "le"}', False),
+        ('arith.cmp %c0, %n {predicate = "lt"}', True),
+        ('arith.cmp %n, %c0 {predicate = "gt"}', True),
+        ('arith.cmp %c1, %n {predicate = "lt"}', False),
+        ('arith.cmp %c0, %u {predicate = "lt"}', False),
+        ('arith.cmp %c0, %m {predicate = "lt"}', False),
+        ('arith.cmp %u, %m {predicate = "lt"}', False),
+    ],
+)
+def test_conditions_that_say_whether_there_is_a_turn(condition: str, says: bool) -> None:
+    """Of u turns, and one more: n is u + 1, and m is u + 2."""
+    value = named(f"""
+        %u = tile.load %N[%c3] : int32
+        %n = arith.add %u, %c1 : int32
+        %m = arith.add %u, %c2 : int32
+        %b = {condition} : bool""")
+    assert _says(value["b"], value["u"], value["n"], Keys(set())) is says
+    if "%c0" in condition:
+        assert not _says(value["b"], value["u"], value["m"], Keys(set()))
+
+
+def test_a_number_is_computed_anew_of_variables() -> None:
+    found = made("""
+        %h = tile.load %N[%c0] : int32
+        %g = tile.load %v : int32
+        %d = arith.mul %g, %h : int32
+        %e = arith.add %d, %g : int32
+        thread.barrier""")
+    value = {each.name: each for op in found.root.walk() for each in op.results}
+    (barrier,) = [op for op in found.root.walk() if op.name == "thread.barrier"]
+    _copied(value["e"], Builder.at(barrier))
+    assert [line for line in lines_of(found) if line.startswith("%")][-4:] == [
+        "%g_1 = tile.load %v : int32",
+        "%d_1 = arith.mul %g_1, %h : int32",
+        "%g_2 = tile.load %v : int32",
+        "%e_1 = arith.add %d_1, %g_2 : int32",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.merge_roles.parts import divide_tiles
+from tiledsl.passes.merge_roles.parts import _reaches_beyond, divide_tiles
 from tiledsl.passes.merge_roles.roles import Threads
 from tiledsl.passes.merge_roles.shares import dissolve, fill_together
 from tiledsl.passes.merge_roles.turns import take_last_turns
@@ -363,6 +363,7 @@ def divided(*statements: str, tiles: str = "s: 32*64*float16, p: 32*32*float16")
 
 
 IN = copy("%X[%c0, %c0]", "%s[%c0, %c0]", (32, 64))
+LEFT = copy("%X[%c0, %c0]", "%s[%c0, %c0]", (32, 32))
 
 
 def test_parts_of_columns_and_rows_become_tiles() -> None:
@@ -399,6 +400,12 @@ def test_parts_of_columns_and_rows_become_tiles() -> None:
         [columns(0, 32), columns(32, 64).replace("%s[%c0, %c32]", "%s[%c0, %n]")],  # a place that is not known
         [columns(0, 32), columns(32, 64), "%v = tile.load %s[%n, %n] : float16;tile.store %v, %Y[%n, %n]"],
         [columns(0, 32), columns(32, 64), copy("%s[%c0, %c0]", "%s[%c0, %c32]", (32, 32))],  # within the tile
+        [
+            columns(0, 32),
+            columns(32, 64),
+            LEFT.replace("32)", "16)"),
+            copy("%X[%n, %c16]", "%s[%c0, %c16]", (32, 48)),
+        ],  # written in other parts
         [copy("%s[%c0, %c0]", "%Y[%c0, %c0]", (16, 32)), copy("%s[%c8, %c24]", "%Y[%c0, %c0]", (24, 40))],
     ],
 )
@@ -464,7 +471,6 @@ def test_a_loop_that_writes_a_part_or_more_divides_no_tile(loop: str) -> None:
     assert found == [*spelled(loop).split("\n"), columns(0, 32), columns(32, 64)]
 
 
-LEFT = copy("%X[%c0, %c0]", "%s[%c0, %c0]", (32, 32))
 RIGHT = copy("%X[%c0, %c32]", "%s[%c0, %c32]", (32, 32))
 READ = copy("%s[%c0, %c0]", "%Z[%c0, %c0]", (32, 64))  # so that the tile is not divided
 OWN = copy("%s[%c0, %c0]", "%p[%c0, %c0]", (32, 32))
@@ -505,6 +511,32 @@ def test_copies_of_neighbouring_parts_become_one(second: str, between: str | Non
     _, found = divided(LEFT, *middle, second, whole_read, tiles=tiles)
     expected = [LEFT.replace("(32, 32)", "(32, 64)"), *middle] if joined else [LEFT, *middle, second]
     assert found == [*spelled(";".join(expected)).split("\n"), whole_read]
+
+
+@pytest.mark.parametrize(
+    ("filled", "read", "beyond"),
+    [
+        (("%s[%c0, %c0]", (8, 16)), ("%s[%c0, %c0]", (8, 16)), False),
+        (("%s[%c0, %c0]", (8, 16)), ("%s[%c0, %c0]", (8, 17)), True),
+        (("%s[%c0, %c0]", (8, 16)), ("%s[%c0, %c0]", (9, 16)), True),
+        (("%s[%c0, %c0]", (8, 16)), ("%s[%c1, %c2]", (7, 14)), False),
+        (("%s[%c0, %c0]", (8, 16)), ("%s[%c1, %c2]", (8, 14)), True),
+        (("%s[%c1, %c0]", (8, 16)), ("%s[%c0, %c0]", (8, 16)), True),
+        (("%s[%c0, %c1]", (8, 16)), ("%s[%c0, %c0]", (8, 16)), True),
+        (("%s[%c0, %n]", (8, 16)), ("%s[%c0, %n]", (8, 16)), True),  # which may be another one
+        (("%s", (32, 64)), ("%s[%c31, %c63]", (1, 1)), False),
+        (("%s[%c0, %c0]", (32, 64)), ("%s", (32, 64)), False),
+        (("%s[%c0, %c0]", (31, 64)), ("%s", (32, 64)), True),
+    ],
+)
+def test_what_is_read_beyond_what_a_copy_has_filled(
+    filled: tuple[str, tuple[int, int]], read: tuple[str, tuple[int, int]], beyond: bool
+) -> None:
+    (target, size), (source, extent) = filled, read
+    text = ["%s = tile.alloc : buffer<32*64*float16, shared>", copy("%X", target, size), copy(source, "%Y", extent)]
+    first, second = of_kinds(kernel_of(whole(";".join(text), "X: 64*64*float16, Y: 64*64*float16, n: int32")).walk(),
+                             tile.CopyOp)  # fmt: skip
+    assert _reaches_beyond(second, first) is beyond
 
 
 def test_rows_with_a_number_that_is_not_known_go_on() -> None:

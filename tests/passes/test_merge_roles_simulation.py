@@ -12,6 +12,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
 from tiledsl.passes.merge_roles import MergeRoles
+from tiledsl.passes.merge_roles.simulate import _covers, _overlap
 
 PARAMETERS = "X: 16*float32, Y: 16*float32, I: 64*int32, n: int32"
 WHOLE = "{shape = (16,), source_axes = (0,), target_axes = (0,)}"
@@ -259,16 +260,24 @@ LATE = '%b = arith.cmp %k, %c{} {{predicate = "eq"}} : bool;%e = arith.select %b
                 "6 phases were complete then; a wait for the last one has the parity 1",
             ],
         ),
-        (
-            f"loop c400;{PRODUCER}",
-            f"loop c400;{CONSUMER.replace('wait one even', LATE.format(390))}",
-            {},
-            [
-                never(1, "one", "0 of its 32", " in turn 390"),
-                15,
-                (HERE, 5),
-                "151 phases were complete then; a wait for the last one has the parity 0",
-            ],
+        *(
+            (
+                f"loop c{turns};{PRODUCER}",
+                f"loop c{turns};{CONSUMER.replace('wait one even', LATE.format(turn))}",
+                {},
+                [
+                    never(1, "one", "0 of its 32", f" in turn {turn}"),
+                    15,
+                    (HERE, 5),
+                    f"{phases} phases were complete then; a wait for the last one has the parity 0",
+                ],
+            )
+            for turns, turn, phases in (
+                (400, 390, 151),
+                (336, 330, 91),
+                (335, 330, 331),
+                (336, 288, 49),
+            )
         ),
         (
             f"{EIGHTHS};{PRODUCER}",
@@ -774,3 +783,25 @@ def test_a_variable_is_read_behind_what_it_was_given_there() -> None:
     )
     found = merged(roles("put s;arrive one", f"{second};tile.store %p, %I[%c0]"))
     assert found == [COPY, BACK, "tile.store %c7, %st", "%p = tile.load %st : int32", "tile.store %p, %I[%c0]"]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 5, 6, 7, 34])
+def test_a_number_of_turns_with_which_a_wait_never_ends(turns: int) -> None:
+    more = f'%z = arith.cmp %n, %c{turns} {{predicate = "eq"}} : bool;scf.if %z {{;wait one c{turns % 2};scf.yield }}'
+    made = roles(f"loop n;{PRODUCER}", f"loop n;{CONSUMER};{more} {{ scf.yield }}")
+    assert refused(made)[0] == never(turns % 2, "one", "0 of its 32")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "covers", "overlaps"),
+    [
+        ((0, 4), (0, 4), True, True), ((0, 4), (1, 3), True, True), ((1, 4), (0, 4), False, True),
+        ((0, 3), (0, 4), False, True), ((0, 4), (4, 8), False, False), ((4, 8), (0, 4), False, False),
+        ((0, 4), (3, 8), False, True),
+    ],
+)  # fmt: skip
+def test_boxes(one: tuple[int, int], other: tuple[int, int], covers: bool, overlaps: bool) -> None:
+    for more in ((), ((0, 2),)):
+        a, b = (one, *more), (other, *more)
+        assert _covers(a, b) is covers and _overlap(a, b) is overlaps
+        assert not more or not _overlap(a, (other, (2, 4))) and not _covers(a, (other, (1, 3)))

@@ -337,6 +337,7 @@ def rescales(*steps: str, carried: dict[str, str] = CARRIED, **types: str) -> bo
     made = program(text)
     lazily = rescale_lazily(loops_of(made.root))
     verify(made.root)
+    assert not lazily or all(op.is_used for op in made.root.walk() if op.name == "arith.max")
     return lazily
 
 

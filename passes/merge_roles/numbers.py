@@ -34,12 +34,13 @@ def number_of(value: Value, known: Callable[[Value], Number | None]) -> Number |
 def _computed(op: Any, numbers: list[Any]) -> Number | None:
     dtype = op.result.dtype
     try:
+        first, *_ = numbers
         if isinstance(op, arith.CmpOp):
             return bool(arith.PREDICATES[op.predicate](*numbers))
         if isinstance(op, arith.NotOp):
-            return not numbers[0] if dtype == "bool" else arith.as_constant(~numbers[0], dtype)
+            return not first if dtype == "bool" else arith.as_constant(~first, dtype)
         if isinstance(op, arith.CastOp):
-            return arith.as_constant(numbers[0], dtype)
+            return arith.as_constant(first, dtype)
         if isinstance(op, arith.BinaryOp):
             return arith.as_constant(op.compute(*numbers), dtype)
     except (ArithmeticError, ValueError, TypeError):

@@ -91,7 +91,7 @@ def _loop_of(store: tile.StoreOp, axis: int) -> tile.ParallelOp | None:
     """The T.Parallel whose index is the column (or row) that is written, and which does no more."""
     owner = store.indices[axis].owner
     loop = owner.parent if isinstance(owner, Region) else None
-    if not isinstance(loop, tile.ParallelOp) or loop.lockstep:
+    if not isinstance(loop, tile.ParallelOp):
         return None
     writes = [
         op

@@ -155,17 +155,16 @@ class _Nest:
         digits = [digit for each in variables for digit in _digits(each, self.sizes[each])]
         if prod(self.sizes[each] for each in variables) > _MOST_POINTS:
             return None
-        base = _number(index, dict.fromkeys(variables, 0))
+        zeros: dict[Value, int] = dict.fromkeys(variables, 0)
+        if _number(index, zeros) != 0:
+            return None
         steps: list[tuple[int, _Digit]] = []
         for digit in digits:
-            zeros: dict[Value, int] = dict.fromkeys(variables, 0)
             one = _number(index, {**zeros, digit.variable: digit.weight})
-            if base is None or one is None:
+            if one is None:
                 return None
-            if one != base:
-                steps.append((one - base, digit))
-        if base != 0:
-            return None
+            if one != 0:
+                steps.append((one, digit))
         steps.sort(key=lambda each: each[0])
         unit = 1
         for step, digit in steps:

@@ -13,9 +13,10 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.merge_roles.parts import _reaches_beyond, divide_tiles
+from tiledsl.passes.merge_roles import MergeRoles
+from tiledsl.passes.merge_roles.parts import _reaches_beyond, divide_tiles, multiplies_parts
 from tiledsl.passes.merge_roles.roles import Threads
-from tiledsl.passes.merge_roles.shares import dissolve, fill_together
+from tiledsl.passes.merge_roles.shares import _digits, _number, _terms, dissolve, fill_together
 from tiledsl.passes.merge_roles.turns import take_last_turns
 
 KINDS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "floormod"}
@@ -221,9 +222,13 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
         "%j = arith.xor %t, %c1 : int32;%v = tile.load %V[%j] : float32;tile.store %v, %r[%j]",  # no sum of digits
         f"%h = %t // 2;{LOAD};tile.store %v, %r[%h]",  # two threads write different values
         f"{LOAD};tile.store %v, %s[%t, %t]",  # a diagonal
+        "%i = %t // 4;%j = %t % 4;%c = %j * 8;scf.for %c0, %c8, %c1 (%e: int32) {;%a = %c + %e;"
+        f"%v = tile.load %X[%i, %a] : float32;tile.store %v, %s[%i, %a];tile.store %v, %s[%i, %a];{END}",  # twice
         f"%h = %t // %n;{LOAD};tile.store %v, %s[%h, %t]",  # which is not known
         f"{LOAD};tile.store %v, %X[%c0, %t]",  # not a tile
         f"{TURNS};{VARIABLE};tile.store %v, %s[%k, %t];{END};%z = tile.load %x[] : int32;tile.store %z, %x[]",
+        f"%b = %n < 8;{TURNS};%a = tile.load %I[%k] : int32;{branch('tile.store %a, %x[]')};"
+        f"%d = tile.load %x[] : int32;%v = tile.load %V[%d] : float32;tile.store %v, %s[%k, %t];{END}",
         "tile.store %t, %x[];%b = tile.load %x[] : int32;%v = tile.load %V[%b] : float32;tile.store %v, %r[%t]",
         f"{TURNS};%b = tile.load %x[] : int32;tile.store %k, %x[];%v = tile.load %V[%b] : float32;"
         f"tile.store %v, %s[%k, %t];{END}",  # what the turn before has stored
@@ -233,6 +238,46 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
 )
 def test_shares_that_stay(body: str) -> None:
     assert filled(body) == around(*spelled(body).replace("[]", "").split("\n"))
+
+
+def test_sums_are_tried_at_so_many_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum of both indices of a place: it is said by them, or each of what it adds up is."""
+    body = f"{TURNS};%a = %k * 32;%b = %a + %t;%v = tile.load %V[%b] : float32;tile.store %v, %s[%k, %t];{END}"
+    by_place = "%0 = %c0 + %j;%1 = %i * 32;%2 = %0 + %1;%v = tile.load %V[%2] : float32;tile.store %v, %s[%i, %j]"
+    by_parts = (
+        "%0 = %i % 4;%a = %0 * 32;%1 = %j % 32;%b = %a + %1;%v = tile.load %V[%b] : float32;tile.store %v, %s[%i, %j]"
+    )
+    for points, expected in ((1 << 20, by_place), (128, by_place), (127, by_parts), (32, by_parts)):
+        monkeypatch.setattr("tiledsl.passes.merge_roles.shares._MOST_POINTS", points)
+        assert filled(body) == over("4, 32", expected)
+    monkeypatch.setattr("tiledsl.passes.merge_roles.shares._MOST_POINTS", 31)
+    assert filled(body) == around(*spelled(body).split("\n"))
+
+
+def test_terms_of_sums_and_digits_of_variables() -> None:
+    made = whole("%a = %n * 3;%b = %n // 3;%c = %n - %a;%d = %b - %c;%e = %d - %n;%f = %n - %e", "n: int32")
+    values = {value.name: value for op in kernel_of(made).walk() for value in op.results}
+    assert [(term.name, sign) for term, sign in _terms(values["f"], 1)] == [
+        ("n", 1), ("b", -1), ("n", 1), ("a", -1), ("n", 1),
+    ]  # fmt: skip
+    for size, digits in (
+        (1, []),
+        (2, [(1, 2)]),
+        (3, [(1, 3)]),
+        (8, [(1, 2), (2, 2), (4, 2)]),
+        (12, [(1, 2), (2, 2), (4, 3)]),
+    ):
+        assert [(digit.weight, digit.size) for digit in _digits(values["a"], size)] == digits
+
+
+def test_numbers_at_a_point() -> None:
+    text = "%a = %n * 3;%b = %a - 4;%q = %b // %n;%w = tile.load %I[%n] : int32;%s = %b + %w"
+    made = whole(text, "n: int32, I: 64*int32")
+    values = {value.name: value for op in kernel_of(made).walk() for value in op.results}
+    n = next(value for value in values["a"].op.operands if value.name == "n")  # type: ignore[union-attr]
+    assert _number(values["b"], {n: 5}) == 11 and _number(values["q"], {n: 5}) == 2
+    assert _number(values["b"], {}) is None and _number(values["q"], {n: 0}) is None  # a division by 0
+    assert _number(values["s"], {n: 5}) is None and _number(values["s"], {n: 5, values["w"]: 2}) == 13
 
 
 def test_threads_of_which_a_number_is_no_power_of_two() -> None:
@@ -684,6 +729,9 @@ def test_parts_along_k_are_at_known_places_of_one_tile(before: str, after: str) 
             for each in statements
         ]
         assert turned != statements and "tile.gemm %a1, %b1, %c" in divided(*turned, tiles=all_tiles)[1]
+    deep = [re.sub(r"%s\[([^]]*)\]", r"%s[\1, %c0]", each) for each in statements]
+    assert deep != statements
+    assert "tile.gemm %a1, %b1, %c" in divided(*deep, tiles=all_tiles.replace("s: 32*64", "s: 32*64*1"))[1]
     half = [each.replace("(32, 32)", "(32, 16)") if "%a1 " in each else each for each in statements]
     assert half != statements and "tile.gemm %a1, %b1, %c" in divided(*half, tiles=all_tiles)[1]
     assert "tile.gemm %a1, %b1, %c" not in divided(*statements, tiles=all_tiles)[1]
@@ -736,6 +784,47 @@ def test_zeros_in_front_of_a_product_are_its_own(statements: list[str], clears: 
 def test_a_store_of_what_is_there_goes(statement: str, stays: bool) -> None:
     found = divided(points(statement), PRODUCT, tiles=CLEARED)[1]
     assert found == [*(spelled(points(statement)).split("\n") if stays else []), PRODUCT]
+
+
+LEFT_PART, RIGHT_PART = copy("%s[%c0, %c0]", "%a", (32, 32)), copy("%u[%c0, %c0]", "%b", (32, 32))
+
+
+@pytest.mark.parametrize(
+    ("s", "u", "left", "right", "flags", "of_parts"),
+    [
+        ("32*64", "64*32", LEFT_PART, RIGHT_PART, "", True),
+        ("32*32", "64*32", LEFT_PART, RIGHT_PART, "", False),
+        ("32*64", "32*32", LEFT_PART, RIGHT_PART, "", False),
+        ("64*32", "64*32", LEFT_PART, RIGHT_PART, "", False),  # rows of the left operand
+        ("32*64", "32*64", LEFT_PART, RIGHT_PART, "", False),
+        ("64*32", "64*32", LEFT_PART, RIGHT_PART, "{trans_a = true}", True),
+        ("32*64", "64*32", LEFT_PART, RIGHT_PART, "{trans_a = true}", False),
+        ("32*64", "32*64", LEFT_PART, RIGHT_PART, "{trans_b = true}", True),
+        ("32*64", "64*32", LEFT_PART, RIGHT_PART, "{trans_b = true}", False),
+        ("64*32", "64*32", LEFT_PART.replace("source_axes = (0, 1)", "source_axes = (1, 0)"), RIGHT_PART, "", True),
+        ("32*64", "64*32", LEFT_PART.replace("%s", "%X"), RIGHT_PART, "", False),  # which is no tile
+        ("32*64", "64*32", copy("%a", "%s[%c0, %c0]", (32, 32)), RIGHT_PART, "", False),
+        ("32*64", "64*32", ROW_OF.format(0).replace("%p", "%a"), RIGHT_PART, "", False),  # no tile of two dimensions
+    ],
+)  # fmt: skip
+def test_products_of_parts_along_k(s: str, u: str, left: str, right: str, flags: str, of_parts: bool) -> None:
+    tiles = {"s": s, "u": u, "a": "32*32", "b": "32*32"}
+    text = [f"%{name} = tile.alloc : buffer<{shape}*float16, shared>" for name, shape in tiles.items()]
+    text += ["%c = tile.alloc : buffer<32*32*float32, fragment>", left, right, f"tile.gemm %a, %b, %c {flags}"]
+    (product,) = of_kinds(kernel_of(whole(";".join(text), "X: 64*64*float16")).walk(), tile.GemmOp)
+    assert multiplies_parts(product) is of_parts
+
+
+@pytest.mark.parametrize(("barrier", "of_parts"), [(True, True), (True, False), (False, True)])
+def test_sums_of_parts_are_said_to_be_in_another_order(barrier: bool, of_parts: bool) -> None:
+    """Where roles are merged, which is where there are barriers."""
+    text = [f"%{name} = tile.alloc : buffer<{shape}*float16, shared>" for name, shape in
+            {"s": "32*64" if of_parts else "32*32", "u": "64*32", "a": "32*32", "b": "32*32"}.items()]  # fmt: skip
+    text += ["%c = tile.alloc : buffer<32*32*float32, fragment>", "%ready = tile.alloc : buffer<1*uint64, shared>"]
+    text += ["thread.init_barriers %ready {counts = (32,)}"] * barrier
+    text += [LEFT_PART, RIGHT_PART, "tile.gemm %a, %b, %c", "tile.gemm %b, %b, %c"]
+    made = whole(";".join(text), "X: 64*64*float16")
+    assert MergeRoles().allowances(made) == ({"reassociation"} if barrier and of_parts else set())
 
 
 # Last turns

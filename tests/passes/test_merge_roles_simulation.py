@@ -645,6 +645,15 @@ def test_a_read_comes_after_the_only_write_and_that_is_said(first: str, second: 
     )
 
 
+def test_several_reads_come_after_the_only_write() -> None:
+    made = roles("put s", "get s", "get s")
+    assert merged(made) == [COPY, BACK, BACK]
+    assert [each.partition(" after")[0] for each in kernel_of(made).attributes["remarks"]] == [
+        f"merge-roles: nothing orders the read at t:{line}:1" for line in (11, 21)
+    ]
+    assert refused(roles("put s", "get s", "put s"))[0] == race(B, "reads", "s", A, "write")
+
+
 @pytest.mark.parametrize("counts", [(64,), (32,)])
 def test_three_roles(counts: tuple[int, ...]) -> None:
     """Two write, and the third waits for both: at a barrier of both, or at one of each."""

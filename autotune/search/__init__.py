@@ -49,7 +49,7 @@ def _model(space: SearchSpace) -> Strategy:
     count = len(space.order)
     pace = max(_LEAST_TRIALS, count // _MODEL_SHARE) if space.max_trials is None else space.max_trials
     trials = count if space.max_trials is None and space.seconds is not None else pace
-    return ModelOrder(space.order, trials, pace, space.seed, space.configs if any(space.configs) else None)
+    return ModelOrder(space.order, trials, pace, space.seed, space.configs)
 
 
 # What the option `search` may be, besides names of register_search; docs/tuning.md has the same table.
@@ -103,8 +103,7 @@ def make_strategy(
     name: one of STRATEGIES, a name of register_search, or what it takes.
     order: the indices that are not pruned, the most promising first. max_trials: how many may be tried; None: all, or
     for "model" an eighth, at least 64. seconds: after which no more is asked, which whoever asks sees to: "model" then
-    has all of them to try, the best first. configs: all configurations; with them "model" knows the neighbours of the
-    best.
+    has all of them to try, the best first. configs: all configurations, for those that look at them.
     """
     if max_trials is not None and not is_count(max_trials, 1):
         raise TileError(f"autotune: max_trials is {max_trials!r}; it must be a positive number of trials")

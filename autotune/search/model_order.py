@@ -35,12 +35,12 @@ class ModelOrder:
         max_trials: int,
         pace: int,
         seed: int,
-        configs: Sequence[Mapping[str, Any]] | None,
+        configs: Sequence[Mapping[str, Any]],
     ) -> None:
         self._rank = {index: position for position, index in enumerate(order)}
         self._max_trials = min(max_trials, len(order))
         self._pace = min(self._max_trials, pace)
-        self._neighbours = Neighbours([configs[index] for index in order], list(order)) if configs is not None else None
+        self._neighbours = Neighbours([configs[index] for index in order], order)
         self._times: Counter[int] = Counter()  # asked for
         self._open: set[int] = set()
         self._latency: dict[int, float] = {}
@@ -50,7 +50,7 @@ class ModelOrder:
         self._queue = self._first(list(order), seed)
 
     def _first(self, order: list[int], seed: int) -> list[int]:
-        count = max(1, round(self._pace * _FIRST_SHARE)) if self._neighbours is not None else self._max_trials
+        count = max(1, round(self._pace * _FIRST_SHARE))
         surprises = int(count * _SURPRISES)
         top, rest = order[: count - surprises], order[count - surprises :]
         return top + random.Random(seed).sample(rest, min(surprises, len(rest)))
@@ -88,7 +88,7 @@ class ModelOrder:
         self._finished = not self._queue
 
     def _next_round(self) -> list[int]:
-        while self._neighbours is not None and self._latency:
+        while self._latency:
             parents = self._best()[: self._parents]
             found = {i for parent in parents for i in self._neighbours.of(parent) if i not in self._times}
             if found:

@@ -86,7 +86,7 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
     old, (gx, gy, *gz) = kernel.body.args, kernel.grid
     plane = host.apply(arith.MulOp, gx, gy, "plane")
     block = Value(INT32, kernel.body, "block")
-    indices = [block]
+    indices = [block]  # of the plane, and along the third dimension if that is folded
     if gz and fold_z:
         (depth,) = gz
         kernel.set_field("grid", [host.apply(arith.MulOp, plane, depth, "blocks")])
@@ -95,7 +95,6 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
     else:
         kernel.set_field("grid", [plane, *gz])
         kernel.body.set_args([block, *old[2:]])
-        indices = [block, *old[2:]]
     if swizzle is None:
         bx, by = inside.apply(arith.TruncModOp, indices[0], gx), inside.apply(arith.TruncDivOp, indices[0], gx)
     elif swizzle[1] == "row":
@@ -103,9 +102,8 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
     else:
         by, bx = _panels(inside, indices[0], gy, gx, swizzle[0])
     for before, after in zip(old, [bx, by, *indices[1:]]):
-        if before is not after:
-            after.name = before.name
-            before.replace_with(after)
+        after.name = before.name
+        before.replace_with(after)
 
 
 def _panels(inside: IndexArithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:

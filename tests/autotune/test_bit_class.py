@@ -474,6 +474,13 @@ def test_long_forms_are_hashed() -> None:
     assert _strip(("x", ("at", "tile", ("y",)), [1], (("at", 1), "z"))) == ("x", ("at",), [1], (("at",), "z"))
 
 
+def test_indices_of_indices_are_hashed() -> None:
+    squares = "".join(f"%q{n + 1} = arith.mul %q{n}, %q{n} : int32 " for n in range(12))
+    root = program(f"%q0 = arith.add %bx, %s : int32 {squares} tile.store %c1, %N[%q12]").root
+    (store,) = of_kinds(list(root.walk()), tile.StoreOp)
+    assert len(repr(_Reader(is_simulated=False).exactly(store.indices[0]))) <= 400
+
+
 LOOP, BLOCK, HOST, COUNTED = ("loop", 0), ("block",), ("host",), ("tile",)
 K16 = ("arith.mul", LOOP, "16")
 

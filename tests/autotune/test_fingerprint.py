@@ -170,6 +170,14 @@ def test_what_the_text_may_not_tell_is_marked(value: Any) -> None:
     assert VAGUE not in program_text(calls_another)
 
 
+def test_what_only_looks_like_triton_s_is_told_apart_by_its_type() -> None:
+    class Layout:
+        def __init__(self, fn: Any, given: Any) -> None:
+            self.fn, self.all_kwargs, self.pre_hook = fn, lambda: given, None
+
+    assert canonical(Layout(1, 2)) == canonical(Layout(3, 4)) and canonical(Layout(1, 2)).startswith(OPAQUE)
+
+
 def test_kernels_of_triton_count_with_their_text_and_configurations() -> None:
     import triton
 

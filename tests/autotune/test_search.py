@@ -347,7 +347,7 @@ def plain_rounds(
     trials: int,
     pace: int,
     seed: int,
-    configs: list[Any] | None,
+    configs: list[Any],
     latency: Callable[[int, int], Any],
     told: dict[int, float],
 ) -> list[dict[int, float]]:
@@ -369,14 +369,14 @@ def plain_rounds(
     def best() -> list[int]:
         return sorted(known, key=lambda index: (known[index], rank.get(index, len(rank))))
 
-    first = max(1, round(pace / 2)) if configs is not None else trials
+    first = max(1, round(pace / 2))
     drawn = first // 10
     rest = order[first - drawn :]
     go(order[: first - drawn] + random.Random(seed).sample(rest, min(drawn, len(rest))))
     parents = 8
     while len(times) < trials:
         asked: list[int] = []
-        while configs is not None and known and not asked:
+        while known and not asked:
             near = {
                 order[at]
                 for parent in best()[:parents] if parent in rank
@@ -408,7 +408,7 @@ def test_a_model_search_is_the_plain_one(data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 3))
     spread = data.draw(st.sampled_from([0.001, 0.1]))
     fails = data.draw(st.sampled_from([2, 7, 1000]))
-    given_configs = configs if data.draw(st.booleans()) else None
+    given_configs = configs if data.draw(st.booleans()) else [{}] * len(configs)
 
     def latency(index: int, time: int) -> float | None:
         mixed = (index * 7919 + time * 104729) % 101

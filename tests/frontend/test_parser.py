@@ -318,6 +318,13 @@ def test_the_pairs_of_a_comprehension_are_where_key_and_value_are() -> None:
     assert (found.element.loc.column, found.element.loc.end_column) == (2, 7)
 
 
+def test_items_of_a_with_in_brackets_are_where_the_brackets_are() -> None:
+    for text in ("with (ab as c, d):\n    pass\n", "with (ab, d):\n    pass\n"):
+        (statement,) = parse_module(text).body
+        assert isinstance(statement, syntax.With) and len(statement.items) == 2
+        assert [item.loc.column for item, _ in statement.items] == [7, text.index("d)") + 1]
+
+
 def test_expression() -> None:
     names = (("Name", (2, 2, 2, 3), "a"), ("Name", (3, 2, 3, 3), "b"))
     assert from_tiledsl(parse_expression("\n a,\n b ")) == ("Tuple", (2, 2, 3, 3), names)

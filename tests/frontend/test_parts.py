@@ -6,6 +6,7 @@ import pytest
 
 import tiledsl
 from tiledsl.errors import TileError
+from tiledsl.ir.printer import print_op
 
 PROGRAM = """
 @T.prim_func
@@ -30,3 +31,20 @@ def test_indices_that_are_none(part: str, message: str) -> None:
     with pytest.raises(TileError) as refused:
         tiledsl.parse(PROGRAM.format(part)).build(())
     assert message in refused.value.message and refused.value.loc is not None
+
+
+@pytest.mark.parametrize(
+    ("part", "same"),
+    [
+        ("(A[8:16, 8:16])[2]", "A[10, 8:16]"), ("(A[8:16, bx])[2]", "A[10, bx]"), ("(A[bx, 8:16])[2]", "A[bx, 10]"),
+        ("(A[8:16, 8:16])[2:4, 1:]", "A[10:12, 9:16]"), ("(A[8:16, 8:16])[:4]", "A[8:12, 8:16]"),
+        ("((A[8:16, 8:16])[2:6])[1]", "A[11, 8:16]"), ("(A[8:16, 8:16])[bx, 3:5]", "A[8 + bx, 11:13]"),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_part_counts_from_where_that_begins(part: str, same: str) -> None:
+    text = PROGRAM.replace("v = {}", "T.fill({}, 1)")
+    assert shown(text.format(part)) == shown(text.format(same))
+
+
+def shown(text: str) -> str:
+    return print_op(tiledsl.parse(text).build(()))

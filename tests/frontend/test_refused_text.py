@@ -55,6 +55,7 @@ def compiled(body: str) -> Any:
         ("x = f(a,\n    y = 2", "'(' was never closed", (2, 10, 2, 11)),
         ("def g(a, *): pass", "a bare '*' must come once, before keyword-only parameters", (2, 14, 2, 15)),
         ("def g(/, a): pass", "'/' must follow at least one parameter and come before any '*'", (2, 11, 2, 12)),
+        ("with (a as b).x: pass", "'as' inside parentheses is only possible right after 'with'", (2, 10, 2, 18)),
         ("x = 1\n      y = 2", "unexpected indentation: no block starts on the line before", (3, 1, 3, 7)),
     ],
 )

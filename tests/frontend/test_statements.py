@@ -337,6 +337,15 @@ A[0] = sum(x)""")
          [1, 0, 0, 0, 1]),
         ("for i in T.serial(3):\n    for k in (0, 1):\n        if k == 1:\n            break\n        B[i] += 1",
          [1, 1, 1]),
+        # what stands behind `else` belongs to the loop around
+        ("for i in (0, 1, 2):\n    for k in (3, 4):\n        B[k] = 1\n    else:\n        break\n    B[i] = 1",
+         [0, 0, 0, 1, 1]),
+        ("for i in (0, 1, 2):\n    k = 3\n    while k < 5:\n        B[k] += 1\n        k += 1\n    else:\n"
+         "        break", [0, 0, 0, 1, 1]),
+        ("for i in T.serial(3):\n    for k in (3, 4):\n        B[k] += 1\n    else:\n        break\n    B[i] = 1",
+         [0, 0, 0, 1, 1]),
+        ("for i in T.serial(3):\n    for k in (3, 4):\n        B[k] += 1\n    else:\n        if i == n:\n"
+         "            continue\n    B[i] = 1", [1, 0, 1, 3, 3]),
         ("for i in T.serial(3):\n    if i == n:\n        continue\n    B[i] = 1", [1, 0, 1]),
         ("for i in T.serial(0, 8, 3):\n    B[i] = i + 1", [1, 0, 0, 4, 0, 0, 7]),
         ("for i, j in T.grid(2, 3):\n    B[3 * i + j] = i - j", [0, -1, -2, 1, 0, -1]),
@@ -375,6 +384,8 @@ def test_loops(body: str, found: list[int]) -> None:
             6,
         ),
         ("T.loop_break()", "outside of a loop", 5),
+        ("if n > 1:\n    T.thread_return()\nT.loop_break()", "T.loop_break outside of a loop that it can end", 7),
+        ("for k in (0, 1):\n    B[k] = 1\nelse:\n    T.loop_break()", "outside of a loop", 8),
     ],
 )
 def test_loops_that_are_refused(body: str, message: str, line: int) -> None:

@@ -104,6 +104,16 @@ def test_names_that_a_body_binds_are_no_parameters() -> None:
             body(f"f = {unbound}\nB[1, 0] = 2")
 
 
+def test_what_functions_of_functions_leave_open_is_needed_too() -> None:
+    unused = "def g():\n    return open_name\ndef f():\n    return g()\n"
+    used = "@T.prim_func\ndef main(A: T.Tensor((4,), 'int32')):\n    with T.Kernel(1):\n        A[0] = {}\n"
+    tiledsl.parse(unused + used.format("1")).build(())
+    tiledsl.parse(unused + used.format("f()"), open_name=3).build(())
+    with pytest.raises(TileError, match="open_name has no value: it is neither in the text nor a parameter") as caught:
+        tiledsl.parse(unused + used.format("f()"))
+    assert caught.value.loc is not None and caught.value.loc.line == 2
+
+
 def test_dynamic_dimensions() -> None:
     text = 'M = T.dynamic("M")\n' + SCALE
     kernel = tiledsl.compile(tiledsl.parse(text, N=4, dtype="float32"), out_idx=-1, target="interpret")
@@ -376,7 +386,7 @@ def test_what_texts_can_do() -> None:
         x = [i * 2 for i in (1, 2, 3) if i != 2]
         y = max(x) + min(1, 2) + abs(-3) + len(x) + int(2.5) + round(2.4) + sum(x)
         assert y == 6 + 1 + 3 + 2 + 2 + 2 + 8, f"y is {y:>4d} {y!r}"
-        assert round(1234, -2) == 1200
+        assert round(1234, -2) == 1200 and round(2.6, None) == 3 and sum([2], start=1) == 3
         z = {"a": 1, "b": (2, 3)}
         first, *rest = z["b"]
         assert A.shape[0] == 4 and A.dtype == "float32" and A.scope() == "global" and A.dtype.bits == 32

@@ -86,6 +86,9 @@ def test_every_block_once(grid: tuple[int | str, ...], panel: int, order: str) -
 
 
 def test_panels_are_walked_down_first() -> None:
+    lowered = program((2, 3), '(("swizzle", (2, "column")),)')
+    MapGrid(group_m=1).run(lowered)
+    assert [block[:2] for block in visited(lowered, {})] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
     lowered = program((3, 4))
     MapGrid(group_m=2).run(lowered)
     assert [block[:2] for block in visited(lowered, {})][:7] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (0, 2)]

@@ -54,7 +54,9 @@ def test_a_stored_kernel_is_the_kernel(kernel: tiledsl.Kernel, described: dict[s
     stored = StoredKernel(described)
     assert stored.source == kernel.source and stored.ir() == kernel.ir() and describe(stored) == describe(kernel)
     assert stored.prim_func is None and stored.config is None and stored.latency is None and stored.ref_latency is None
-    assert stored.for_target(Target.parse("cuda:80")).target == Target.parse("cuda:80")
+    elsewhere = stored.for_target(Target.parse("cuda:80"))
+    assert elsewhere.target == Target.parse("cuda:80") and elsewhere.config is None
+    assert elsewhere.pass_configs == kernel.pass_configs == {"map-grid.group_m": 2}
     described["source"] = "# other\n" + described["source"]
     edited = StoredKernel(described)
     assert edited.stages[-1].text == described["source"] and len(edited.stages) == len(kernel.stages)

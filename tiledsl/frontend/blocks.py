@@ -183,11 +183,10 @@ class Blocks(Expressions):
             what = f"the buffer {value.name}" if isinstance(value, Buffer) else "one value"
             raise TileError(f"{what} cannot be unpacked into {len(target.elements)} names", target.loc)
         items = list(self._iterate(target, value))
-        starred = [n for n, element in enumerate(target.elements) if isinstance(element, syntax.Starred)]
-        if starred:
-            at, after = starred[0], len(target.elements) - starred[0] - 1
-            if len(items) >= len(target.elements) - 1:
-                items = [*items[:at], items[at : len(items) - after], *items[len(items) - after :]]
+        more = len(items) - len(target.elements)
+        for at, element in enumerate(target.elements):
+            if isinstance(element, syntax.Starred) and more >= -1:
+                items = [*items[:at], items[at : at + more + 1], *items[at + more + 1 :]]
         if len(items) != len(target.elements):
             values = "1 value" if len(items) == 1 else f"{len(items)} values"
             raise TileError(f"{values} for {len(target.elements)} names", target.loc)

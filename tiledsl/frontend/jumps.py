@@ -56,24 +56,27 @@ def _jumps_in(
     functions: list[syntax.Expression] = []
     defined: dict[str, syntax.Function] = {}
     for statement in statements:
-        inner: tuple[syntax.Statement, ...] = ()
+        own: tuple[syntax.Statement, ...] = ()
+        looped: tuple[syntax.Statement, ...] = ()
         if isinstance(statement, syntax.Break):
             kinds.add("break")
         elif isinstance(statement, syntax.Continue):
             kinds.add("continue")
         elif isinstance(statement, syntax.Function):
             defined[statement.name] = statement
-        elif isinstance(statement, (syntax.If, syntax.For, syntax.While)):
-            inner = (*statement.body, *statement.orelse)
+        elif isinstance(statement, syntax.If):
+            own = (*statement.body, *statement.orelse)
+        elif isinstance(statement, (syntax.For, syntax.While)):
+            looped, own = statement.body, statement.orelse
         elif isinstance(statement, syntax.With):
-            inner = statement.body
+            own = statement.body
         elif called(statement) in JUMPS:
             kinds.add(JUMPS[called(statement)])
         else:
             functions += _callee(statement)
-        if inner:
+        for inner, around in ((own, {"break", "continue", "return"}), (looped, {"return"})):
             jumps, called_there, defined_there = _jumps_in(inner)
-            kinds |= jumps & {"return"} if isinstance(statement, (syntax.For, syntax.While)) else jumps
+            kinds |= jumps & around
             functions += called_there
             defined.update(defined_there)
     return frozenset(kinds), tuple(functions), defined

@@ -76,11 +76,11 @@ class Loops(Blocks):
                     self.block(node.body)
                 except _Continue:
                     continue
-            self.block(node.orelse)
         except _Break:
-            pass
+            return
         finally:
             self.ctx.jumps.pop()
+        self.block(node.orelse)
 
     def _serial(self, node: syntax.For, loop: SerialLoop) -> None:
         bounds = [loop.start, loop.stop, loop.step]
@@ -277,16 +277,16 @@ class Loops(Blocks):
         try:
             for rounds in itertools.count():
                 if not test:
-                    self.block(node.orelse)
-                    return
+                    break
                 self._check_round(node, rounds)
                 with contextlib.suppress(_Continue):
                     self.block(node.body)
                 test = self.evaluate(node.test)
         except _Break:
-            pass
+            return
         finally:
             self.ctx.jumps.pop()
+        self.block(node.orelse)
 
     def _break(self, node: syntax.Node) -> None:
         jumps = self._loop_flags("break", node)

@@ -316,10 +316,8 @@ class _Bits:
 
     def leading_zeros(self) -> Value:
         """The width less the bits set once each has spread to all below it. Warren, "Hacker's Delight", 5-3."""
-        shift = 1
-        while shift < self.width:
-            self.x = self.made(arith.OrOp, self.x, self.made(arith.ShrOp, self.x, shift))
-            shift *= 2
+        for power in range(self.width.bit_length() - 1):
+            self.x = self.made(arith.OrOp, self.x, self.made(arith.ShrOp, self.x, 1 << power))
         self.x = self.rw.insert(arith.NotOp(self.x)).result
         return self.count()
 

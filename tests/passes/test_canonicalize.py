@@ -489,7 +489,11 @@ def test_while_keeps_what_it_needs() -> None:
     )
 
 
-def test_what_a_while_loop_computes_for_nothing_goes() -> None:
+UNREAD = pytest.mark.parametrize("read", ["", "%dead = arith.mul {}, %c7 : int32"])  # by what is unread itself
+
+
+@UNREAD
+def test_what_a_while_loop_computes_for_nothing_goes(read: str) -> None:
     body = """
     %p, %q = scf.while [%bx] : int32, int32 (%a: int32) {
       %more = arith.cmp %a, %s {predicate = "lt"} : bool
@@ -499,14 +503,15 @@ def test_what_a_while_loop_computes_for_nothing_goes() -> None:
       %d = arith.add %c, %c1 : int32
       scf.yield [%d]
     }
-    tile.store %p, %N[%bx]"""
-    found = after(Canonicalize(), body)
+    tile.store %p, %N[%bx]\n"""
+    found = after(Canonicalize(), body + read.format("%q"))
     assert not any("arith.mul" in line for line in found), found
     assert "%p = scf.while [%bx] : int32 (%a: int32) {" in found
 
 
+@UNREAD
 @pytest.mark.parametrize("kind", ["if", "for"])
-def test_what_branches_and_loops_compute_for_nothing_goes(kind: str) -> None:
+def test_what_branches_and_loops_compute_for_nothing_goes(kind: str, read: str) -> None:
     text = """scf.if %b : int32, int32 {
       %x = arith.mul %s, %c3 : int32
       %z = tile.load %N[%s] : int32
@@ -521,7 +526,7 @@ def test_what_branches_and_loops_compute_for_nothing_goes(kind: str) -> None:
       %y = arith.add %v, %k : int32
       scf.yield [%x, %y]
     }"""
-    found = after(Canonicalize(), f"%p, %q = {text}\ntile.store %q, %N[%bx]")
+    found = after(Canonicalize(), f"%p, %q = {text}\ntile.store %q, %N[%bx]\n{read.format('%p')}")
     assert not any("arith.mul" in line for line in found) and any(line.startswith("%q = scf.") for line in found)
 
 

@@ -242,6 +242,22 @@ def test_functions_are_spelt_out(function: str, dtype: str, number: float) -> No
     check(body, tolerance=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shifts"), [("int32", [1, 2, 4, 8, 16, 1, 2, 4, 24]), ("uint64", [1, 2, 4, 8, 16, 32, 1, 2, 4, 56])]
+)
+def test_bits_are_counted_by_as_few_shifts_as_there_are(dtype: str, shifts: list[int]) -> None:
+    """On a target that has no function for it."""
+    amd = Target.parse("hip:gfx942")
+    body = f"""
+    %a = arith.cast %s : {dtype}
+    %x = arith.math [%a] {{function = "clz"}} : {dtype}
+    %y = arith.cast %x : int32
+    tile.store %y, %N[%bx]"""
+    lines = after(LegalizeArith(), body, target=amd)
+    assert [int(line.partition(", %c")[2].partition(" ")[0]) for line in lines if " arith.shr " in line] == shifts
+    check(body, target=amd)
+
+
 def test_clamp_works_on_integers_too() -> None:
     body = """
     %y = arith.math [%s, %c2, %c5] {function = "clamp"} : int32

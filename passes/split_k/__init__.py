@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, thread, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
@@ -98,11 +99,12 @@ class Work:
     grid: list[int]
 
 
-def work_of(kernel: tile.KernelOp) -> Work:
-    """What a kernel has to divide. Raises NotSplit."""
+def work_of(kernel: tile.KernelOp, several: bool = False) -> Work:
+    """What a kernel has to divide. several: of up to three dimensions, and into several sums, while each iteration may
+    add to other memory, too. Raises NotSplit."""
     extents = [constant_of(extent) for extent in kernel.grid]
-    if len(extents) > 2 or None in extents:
-        raise NotSplit("its grid is not static, of one or two dimensions")
+    if len(extents) > (3 if several else 2) or None in extents:
+        raise NotSplit(f"its grid is not static, of one{', two or three' if several else ' or two'} dimensions")
     ops = list(kernel.walk())
     loops = [op for op in ops if isinstance(op, (scf.ForOp, scf.WhileOp))]
     if not loops:
@@ -110,12 +112,13 @@ def work_of(kernel: tile.KernelOp) -> Work:
     loop, *others = loops
     if others or not isinstance(loop, scf.ForOp) or loop.parent is not kernel.body:
         raise NotSplit("the kernel has other loops")
-    if any(isinstance(op, (tile.AtomicOp, tile.PrintOp, tile.AssertOp, thread.BarrierOp)) for op in ops):
+    other = [op for op in ops if isinstance(op, (tile.AtomicOp, tile.PrintOp, tile.AssertOp, thread.BarrierOp))]
+    if not all(several and op.parent is loop.body and _only_adds_to_memory(op, ops) for op in other):
         raise NotSplit("the kernel has atomics, prints or assertions")
     if any(isinstance(op, tile.StoreOp) for op in loop.body.walk()) or _stores_before(loop):
         raise NotSplit("something is stored before the sum is complete")
-    if len(loop.results) != 1 or not _only_adds(loop):
-        raise NotSplit("the loop does more than to add to one tile")
+    if len(loop.results) != 1 and not several or not all(map(_only_adds, loop.iter_args)):
+        raise NotSplit(f"the loop does more than to add to {'tiles' if several else 'one tile'}")
     if any(constant_of(init) != 0 for init in loop.inits):
         raise NotSplit("the sum does not begin as zeros")
     trips = constant_of(loop.upper)
@@ -130,9 +133,15 @@ def _stores_before(loop: scf.ForOp) -> bool:
     return any(isinstance(each, tile.StoreOp) for op in ahead for each in op.walk())
 
 
-def _only_adds(loop: scf.ForOp) -> bool:
-    """Whether the carried value is used for nothing but that products, or sums, are added to it."""
-    (total,) = loop.iter_args
+def _only_adds_to_memory(op: Operation, ops: Sequence[Operation]) -> bool:
+    """Whether an operation only adds to a buffer that none of the others has to do with."""
+    if not isinstance(op, tile.AtomicOp) or (op.kind, op.semantics) != ("add", "relaxed"):
+        return False
+    return not op.is_used and not any(op.buffer in other.operands for other in ops if other is not op)
+
+
+def _only_adds(total: Value) -> bool:
+    """Whether a carried value is used for nothing but that products, or sums, are added to it."""
     if not total.shape:
         return False
     while True:
@@ -140,7 +149,7 @@ def _only_adds(loop: scf.ForOp) -> bool:
         if len(users) != 1:
             return False
         (user,) = users
-        if user is loop.body.terminator:
+        if isinstance(user, scf.YieldOp):
             return True
         adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs
         multiplies = isinstance(user, tensor.DotOp) and user.accumulator is total and total.uses[user] == 1
@@ -192,11 +201,10 @@ def _add_partials(kernel: tile.KernelOp, grid: list[int], sums: Value, partials:
     block = _block(at, kernel, grid)
     bounds = at.constant(0, INT32), at.constant(splits, INT32)
 
-    def load(inside: Builder, part: Value) -> Value:
-        return load_partial(inside, sums, partials, _number(inside, part, block, math.prod(grid)))
+    def load(inside: Builder, part: Value) -> list[Value]:
+        return [load_partial(inside, sums, partials, _number(inside, part, block, math.prod(grid)))]
 
-    (zeros,) = loop.inits
-    add_partials(loop, zeros, bounds, load, unroll=1)
+    add_partials(loop, loop.inits, bounds, load, unroll=1)
 
 
 def _block(at: Builder, kernel: tile.KernelOp, grid: list[int]) -> Value:

@@ -43,8 +43,9 @@ class SplitLastWave(Pass):
              tile.kernel [%left * %pieces] (%program) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue }
 
     This pays off where a few large blocks are left for a wave of their own: of 5120 x 5120 there are 800 of 128 x 256,
-    six waves of 132 and 8 blocks. The order of additions is fixed. What can be split is what split-k splits; other
-    kernels are left alone, with a remark.
+    six waves of 132 and 8 blocks. The order of additions is fixed. What can be split is what split-k splits, also where
+    the loop has several sums, and adds to other memory in each iteration, as gradients of attention do; other kernels
+    are left alone, with a remark.
 
     programs: how many blocks run at once; a negative number means that many on each of the target's multiprocessors; 0
     never splits.
@@ -80,7 +81,7 @@ class SplitLastWave(Pass):
 
 
 def _split(kernel: tile.KernelOp, programs: int) -> None:
-    work = work_of(kernel)
+    work = work_of(kernel, several=True)
     blocks = math.prod(work.grid)
     left = blocks % programs
     if not left:
@@ -90,17 +91,17 @@ def _split(kernel: tile.KernelOp, programs: int) -> None:
         raise NotSplit(f"waves of {programs} leave {left} of its {blocks} blocks")
     whole = blocks - left
     if len(kernel.grid) > 1:
-        fold_grid(kernel, swizzle_of(kernel), fold_z=False)
+        fold_grid(kernel, swizzle_of(kernel), fold_z=True)
     kernel.set_option("swizzle", None)
-    partials = allocate_partials(kernel, work.loop.result, left * parts)
+    partials = [allocate_partials(kernel, each, left * parts) for each in work.loop.results]
     mapping: dict[Value, Value] = {}
     sums = clone_for_sums(kernel, mapping)
-    added = mapping[work.loop.result].op
+    added = mapping[work.loop.results[0]].op
     assert isinstance(added, scf.ForOp)
     copies: dict[Value, Value] = {}
     in_parts = clone_for_sums(kernel, copies)
     in_parts.set_attribute("sym_name", sums.sym_name.removesuffix("_sum") + "_parts")
-    summed = copies[work.loop.result].op
+    summed = copies[work.loop.results[0]].op
     assert isinstance(summed, scf.ForOp)
     kernel.set_field("grid", [Builder.at(kernel).constant(whole, INT32)])
     _compute_parts(in_parts, summed, partials, whole, left, parts, work.trips)
@@ -108,7 +109,7 @@ def _split(kernel: tile.KernelOp, programs: int) -> None:
 
 
 def _compute_parts(
-    kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, whole: int, left: int, parts: int, trips: int
+    kernel: tile.KernelOp, loop: scf.ForOp, partials: list[Value], whole: int, left: int, parts: int, trips: int
 ) -> None:
     """Make a kernel compute parts of the blocks behind the `whole` waves, part by part of all of them."""
     erase_after(loop)
@@ -123,32 +124,38 @@ def _compute_parts(
     end.name = "end_step"
     loop.set_field("lower", [first])
     loop.set_field("upper", [end])
-    store_partial(Builder(kernel.body, loop.next, loop.loc), loop.result, partials, program)
+    behind = Builder(kernel.body, loop.next, loop.loc)
+    for sums, workspace in zip(loop.results, partials, strict=True):
+        store_partial(behind, sums, workspace, program)
 
 
-def _add_parts(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, whole: int, left: int, parts: int) -> None:
+def _add_parts(
+    kernel: tile.KernelOp, loop: scf.ForOp, partials: list[Value], whole: int, left: int, parts: int
+) -> None:
     """Make a kernel take the sums of the blocks behind the `whole` waves from their parts."""
     at = _behind(kernel, whole, left, left)
     (block,) = kernel.body.args
-    sums, (zeros,) = loop.result, loop.inits
+    sums = loop.results
 
-    def load(inside: Builder, part: Value) -> Value:
+    def load(inside: Builder, part: Value) -> list[Value]:
         steps = IndexArithmetic(inside)
         before = steps.apply(arith.MulOp, part, steps.constant(left))
-        return load_partial(inside, sums, partials, steps.apply(arith.AddOp, before, block))
+        number = steps.apply(arith.AddOp, before, block)
+        return [load_partial(inside, each, workspace, number) for each, workspace in zip(sums, partials, strict=True)]
 
-    add_partials(loop, zeros, (at.constant(0), at.constant(parts)), load, unroll=1)
-    _divide(kernel, sums.shape, left)
+    add_partials(loop, loop.inits, (at.constant(0), at.constant(parts)), load, unroll=1)
+    _divide(kernel, [each.shape for each in sums], left)
 
 
-def _divide(kernel: tile.KernelOp, shape: tuple[int, ...], blocks: int) -> None:
+def _divide(kernel: tile.KernelOp, shapes: list[tuple[int, ...]], blocks: int) -> None:
     """Have several programs finish a few rows of a block each, where rows have nothing to do with each other."""
-    pieces, rest = divmod(shape[0], _ROWS)
+    rows = shapes[0][0]
+    pieces, rest = divmod(rows, _ROWS)
     try:
-        check_rows(kernel.body, [shape], set())
+        check_rows(kernel.body, shapes, set())
     except NotRecognised:
         return
-    if rest or pieces < 2:
+    if rest or pieces < 2 or any(shape[0] != rows for shape in shapes):
         return
     kernel.set_field("grid", [Builder.at(kernel).constant(blocks * pieces, INT32)])
     (block,) = kernel.body.args
@@ -158,7 +165,7 @@ def _divide(kernel: tile.KernelOp, shape: tuple[int, ...], blocks: int) -> None:
     size = at.constant(pieces)
     block.replace_with(at.apply(arith.TruncDivOp, program, size, "left"))
     piece = at.apply(arith.TruncModOp, program, size, "piece")
-    divide_rows(kernel, at.apply(arith.MulOp, piece, at.constant(_ROWS), "first_row"), shape[0], _ROWS)
+    divide_rows(kernel, at.apply(arith.MulOp, piece, at.constant(_ROWS), "first_row"), rows, _ROWS)
 
 
 def _behind(kernel: tile.KernelOp, whole: int, programs: int, left: int) -> IndexArithmetic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Region, Value
@@ -50,24 +50,27 @@ def load_partial(at: Builder, sums: Value, partials: Value, number: Value) -> Va
 
 def add_partials(
     loop: scf.ForOp,
-    init: Value,
+    inits: Sequence[Value],
     bounds: tuple[Value, Value],
-    load: Callable[[Builder, Value], Value],
+    load: Callable[[Builder, Value], Sequence[Value]],
     *,
     unroll: int = 0,
 ) -> None:
-    """Replace a loop's sum by `init` plus the parts with numbers within `bounds`, added in this order.
+    """Replace a loop's sums by `inits` plus the parts with numbers within `bounds`, added in this order.
 
-    `load` loads the part with a given number. What only the loop used is erased.
+    `load` loads the part of each with a given number. What only the loop used is erased.
     """
-    sums, at = loop.result, Builder.at(loop)
-    body = Region([INT32, sums.type], ["part", sums.name])
-    part, total = body.args
+    sums, at = loop.results, Builder.at(loop)
+    names = [each.name for each in sums]
+    body = Region([INT32, *(each.type for each in sums)], ["part", *names])
+    part, *totals = body.args
     inside = Builder(body, None, loop.loc)
-    inside.insert(scf.YieldOp([inside.insert(arith.AddOp(total, load(inside, part))).result]))
-    adding = scf.ForOp(*bounds, at.constant(1, INT32), [init], unroll=unroll, regions=[body], names=[sums.name])
+    added = [arith.AddOp(total, one) for total, one in zip(totals, load(inside, part), strict=True)]
+    inside.insert(scf.YieldOp([inside.insert(each).result for each in added]))
+    adding = scf.ForOp(*bounds, at.constant(1, INT32), inits, unroll=unroll, regions=[body], names=names)
     at.insert(adding)
-    sums.replace_with(adding.result)
+    for before, after in zip(sums, adding.results, strict=True):
+        before.replace_with(after)
     region = loop.parent
     loop.erase()
     assert region is not None

@@ -177,7 +177,7 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, partials: Value, shares:
         end.insert(scf.IfOp(divided, regions=[body, _take(())]))
     sums = loop.result
     init = load_partial(Builder.at(loop), sums, partials, begun)
-    add_partials(loop, init, bounds, lambda inner, part: load_partial(inner, sums, partials, part))
+    add_partials(loop, [init], bounds, lambda inner, part: [load_partial(inner, sums, partials, part)])
 
 
 class _Steps(IndexArithmetic):

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
+from benchmarks.programs import example
 from benchmarks.programs.gemm import matmul
 from tests.passes.ir_cases import filecheck
 from tests.passes.ir_cases import program as ir_program
@@ -74,6 +76,68 @@ def test_epilogue() -> None:
     torch.testing.assert_close(top, made.view(5, 3, 16).amax(2).T)
 
 
+def gradients(semantics: str = "relaxed", reads: bool = False, before: bool = False) -> T.PrimFunc:
+    """Two sums of a block, and a third product that each iteration adds to memory, on a grid of three dimensions."""
+
+    @T.prim_func
+    def gradients(
+        A: T.Tensor((2, 3, 48, 16), "float16"),
+        B: T.Tensor((2, 3, 32, 16), "float16"),
+        S: T.Tensor((2, 3, 48, 16), "float32"),
+        P: T.Tensor((2, 3, 32, 16), "float16"),
+        R: T.Tensor((2, 3, 32, 16), "float16"),
+    ):
+        with T.Kernel(2, 3, 2, threads=128) as (bx, by, bz):
+            a = T.alloc_shared((16, 16), "float16")
+            b = T.alloc_shared((16, 16), "float16")
+            p = T.alloc_fragment((16, 16), "float32")
+            r = T.alloc_fragment((16, 16), "float32")
+            s = T.alloc_fragment((16, 16), "float32")
+            T.clear(p)
+            T.clear(r)
+            T.copy(B[bz, by, bx * 16, 0], b)
+            if before:
+                T.atomic_add(S[0, 0, 0, 0], 1.0)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[bz, by, k * 16, 0], a)
+                T.gemm(b, a, p)
+                T.gemm(b, a, r, transpose_B=True)
+                T.gemm(a, b, s, clear_accum=True)
+                for i, j in T.Parallel(16, 16):
+                    if reads:
+                        s[i, j] += S[bz, by, k * 16 + i, j]
+                    T.atomic_add(S[bz, by, k * 16 + i, j], s[i, j], memory_order=semantics)
+            T.copy(p, P[bz, by, bx * 16, 0])
+            T.copy(r, R[bz, by, bx * 16, 0])
+
+    return gradients
+
+
+def test_several_sums_and_what_is_added_to_memory_beside_them() -> None:
+    """Twelve blocks of three iterations: a wave of ten, and two blocks in three parts each."""
+    kernel = tiledsl.compile(gradients(), target="interpret", out_idx=[-2, -1], pass_configs={PROGRAMS: 10})
+    assert kernel.remarks == ()
+    names = ["gradients_kernel", "gradients_parts", "gradients_sum"]
+    assert re.findall(r"^def (gradients_\w+)\(", kernel.source, re.M)[:3] == names
+    torch.manual_seed(0)
+    a, b, s = torch.randn(2, 3, 48, 16).half(), torch.randn(2, 3, 32, 16).half(), torch.ones(2, 3, 48, 16)
+    p, r = kernel(a, b, s)
+    tiles, blocks = a.float().unflatten(2, (3, 16)), b.float().unflatten(2, (2, 16))
+    wide = {"rtol": 1e-3, "atol": 2e-2}
+    torch.testing.assert_close(p.float(), b.float() @ tiles.sum(2), **wide)
+    torch.testing.assert_close(r.float(), b.float() @ tiles.sum(2).transpose(-1, -2), **wide)
+    torch.testing.assert_close(s, 1 + a.float() @ blocks.sum(2), **wide)
+
+
+@pytest.mark.parametrize(
+    "refused", [{"semantics": "acq_rel"}, {"reads": True}, {"before": True}], ids=lambda each: next(iter(each))
+)
+def test_additions_that_others_may_see_are_not_divided(refused: dict[str, Any]) -> None:
+    kernel = tiledsl.compile(gradients(**refused), target="interpret", pass_configs={PROGRAMS: 10})
+    reason = "the last wave of blocks is not split, because the kernel has atomics, prints or assertions"
+    assert reason in kernel.remarks and "gradients_parts" not in kernel.source
+
+
 @pytest.mark.parametrize(
     ("func", "programs", "reason"),
     [
@@ -81,8 +145,8 @@ def test_epilogue() -> None:
         (gemm(32, 64, 64), 5, "waves of 5 leave 3 of its 8 blocks"),
         (gemm(32, 64, 64), 9, "waves of 9 leave 8 of its 8 blocks"),
         (gemm(16, 16, 16), 4, "the kernel has no loop"),
-        (NAMED["dynamic_gemm"](), 4, "its grid is not static, of one or two dimensions"),
-        (NAMED["attention"](), 4, "the loop does more than to add to one tile"),
+        (NAMED["dynamic_gemm"](), 4, "its grid is not static, of one, two or three dimensions"),
+        (NAMED["attention"](), 4, "the loop does more than to add to tiles"),
     ],
 )
 def test_others_stay_with_a_reason(func: Operation, programs: int, reason: str) -> None:
@@ -234,6 +298,41 @@ def test_programs_finish_eight_rows_of_a_block_each(rows: int, more: str, pieces
     _, _, sums = split(BLOCKS.replace("NUM", str(rows)) + more)
     assert sums[0].startswith(f"tile.kernel [%c{2 * pieces}]")
     assert any(f"tensor<{rows if pieces == 1 else 8}x16xfloat32>" in line for line in sums)
+
+
+@pytest.mark.parametrize(("rows", "pieces"), [(16, 2), (24, 1)])
+def test_sums_of_unlike_rows_are_finished_whole(rows: int, pieces: int) -> None:
+    body = f"""
+    %none = arith.constant {{value = 0.0}} : tensor<{rows}x16xfloat32>
+    %q = tensor.iota {{axis = 0}} : tensor<{rows}x1xint32>
+    {ROWS}"""
+    for before, after in (
+        ("%sum = scf.for %c0, %c5, %c1[%zero]", "%sum, %more = scf.for %c0, %c5, %c1[%zero, %none]"),
+        ("tensor<16x16xfloat32> (%k: int32, %acc: tensor<16x16xfloat32>)",
+         f"tensor<16x16xfloat32>, tensor<{rows}x16xfloat32>"
+         f" (%k: int32, %acc: tensor<16x16xfloat32>, %old: tensor<{rows}x16xfloat32>)"),
+        ("scf.yield [%d]",
+         f"%e = tile.load %A[%q, %ka] {{guarded = true}} : tensor<{rows}x16xfloat16>\n"
+         f"%f = tensor.dot %e, %b, %old : tensor<{rows}x16xfloat32>\nscf.yield [%d, %f]"),
+    ):  # fmt: skip
+        assert body.count(before) == 1
+        body = body.replace(before, after)
+    stored = f"%g = arith.cast %more : tensor<{rows}x16xfloat16>\ntile.store %g, %C[%q, %j] {{guarded = true}}"
+    _, parts, sums = split(f"{body}\n{stored}")
+    assert [line.split("%")[1].split(",")[0] for line in parts if line.startswith("tile.store")] == ["sum_1", "more_1"]
+    assert sums[0].startswith(f"tile.kernel [%c{2 * pieces}]")
+    assert sum(line.startswith("%") and "tile.load" in line for line in sums) == 2
+
+
+def test_gradients_of_attention_are_written_in_gluon() -> None:
+    """4096 blocks of keys on 132 multiprocessors: 31 waves, and 4 blocks in 8 parts each."""
+    program = example("attention_backward").gradients_at_once
+    function = tiledsl.jit(**{**program.options, "target": "cuda:90"})(program.function)
+    sizes = {"batch": 4, "heads": 32, "kv_heads": 32, "queries": 4096, "keys": 4096, "dim": 64}
+    kernel = function.kernel_for(sizes, {"pass_configs": {"select-emitter.backend": "gluon", PROGRAMS: -1}})
+    assert kernel.source.count("gl.warp_specialize(") == 2 and kernel.remarks == ()
+    assert ", 4092, gl.num_programs" in kernel.source and ", 32, gl.num_programs" in kernel.source
+    assert "attention_gradients_sum[(64,)](" in kernel.source
 
 
 def test_kernels_without_products_are_not_asked() -> None:

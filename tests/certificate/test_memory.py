@@ -334,6 +334,47 @@ def test_iterations_that_write_one_element_are_named() -> None:
     assert statuses(races(rows)) == {"proved"}  # all write the same
 
 
+def test_iterations_that_contribute_to_one_element_are_no_race() -> None:
+    @T.prim_func
+    def sums(A: T.Tensor((8, 4), "int32"), I: T.Tensor((8,), "int32"), Y: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            r = T.alloc_shared((8,), "int32")
+            T.clear(r)
+            for i, j in T.Parallel(8, 4):
+                r[i] += A[i, j]
+            for i in T.Parallel(8):
+                r[I[i]] = T.max(r[I[i]], A[i, 0])
+            T.copy(r, Y)
+
+    @T.prim_func
+    def seen_by_a_view(A: T.Tensor((8, 4), "int32"), Y: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            r, seen = T.alloc_shared((8,), "int32"), T.alloc_fragment((8, 4), "int32")
+            same = T.reshape(r, (8, 1))
+            T.clear(r)
+            for i, j in T.Parallel(8, 4):
+                seen[i, j] = same[i, 0]
+                r[i] += A[i, j]  # here
+            T.copy(seen[:, 0], Y)
+
+    @T.prim_func
+    def kept(Y: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            r = T.alloc_shared((8,), "int32")
+            T.clear(r)
+            for i, _j in T.Parallel(8, 4):
+                r[i] = r[i] * 1  # nothing, once it is folded
+            T.copy(r, Y)
+
+    found = races(sums)
+    assert [(each.subject, each.status, each.detail) for each in found[:2]] == [
+        ("iterations that write r", "proved", "only atomically")
+    ] * 2
+    assert found[2].subject == "blocks that write Y" and len(found) == 3
+    assert failures(races(seen_by_a_view), seen_by_a_view, "here")
+    assert [each.subject for each in races(kept)] == ["iterations that write r", "blocks that write Y"]
+
+
 def test_a_scatter_is_unknown() -> None:
     @T.prim_func
     def scatter(I: T.Tensor((64,), "int32"), B: T.Tensor((64,), "int32")):

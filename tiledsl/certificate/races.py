@@ -3,14 +3,18 @@
 What is looked at is the program as the user wrote it, before any pass. Two executions of an access share the sizes and
 what is around both; everything else is their own. The order of blocks and of iterations is nowhere defined, so that
 there is a race wherever the solver finds two that differ and meet in one element, unless both are atomic; whether
-blocks that release and acquire by atomic operations wait for each other stays open.
+blocks that release and acquire by atomic operations wait for each other stays open. Updates of on-chip elements that
+several iterations share, as r[i] += x[i, j], are contributions, and count as atomic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
+from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -19,14 +23,21 @@ from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import Variable, compare, either, invert
 from tiledsl.dialects import scf, thread, tile
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.passes.vectorize_parallel.updates import shared_updates
 
 
 def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
     """One check for each write of an elaborated program, between blocks and between iterations of T.Parallel."""
     program = Accesses(func)
     accesses, unseen = [], []
+    contributed = _contributed(program.all)
     for access in program.all:
+        if access.parallel is not None and (access.parallel[0], access.buffer) in contributed:
+            if access.mode == "read":  # a part of the update
+                continue
+            access = replace(access, mode="atomic")
         try:
             accesses.append(rooted(access))
         except Unfollowed as reason:
@@ -51,6 +62,16 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
             if access.threads:  # which do one statement after the other in step, if need be by barriers
                 within = [peer for peer in within if peer.op is access.op or not _is_ordered(access, peer)]
             yield _checked(access, within, "iteration", solver)
+
+
+def _contributed(accesses: Sequence[Access]) -> set[tuple[Operation, Value]]:
+    """The outermost T.Parallels, each with a buffer that its iterations access to contribute to elements alone."""
+    found = set[tuple[Operation, Value]]()
+    for parallel in dict.fromkeys(access.parallel[0] for access in accesses if access.parallel is not None):
+        assert isinstance(parallel, tile.ParallelOp)
+        with suppress(TileError):  # of a store that canonicalize takes for another one
+            found |= {(parallel, update.store.buffer) for update in shared_updates(Variance(parallel))}
+    return found
 
 
 def _checked(access: Access, peers: Sequence[Access], between: str, solver: Solver) -> Check:

@@ -86,6 +86,8 @@ def test_a_product_by_tma_and_by_pointers(file: Path) -> None:
 def test_few_blocks_and_waves_are_told(file: Path) -> None:
     (few,) = explained(*sized(file, 128, 128, 4096))["advice"]
     assert few == "kernel: 4 blocks leave 128 multiprocessors idle: smaller tiles, or split-k.splits"
+    none = explained(*sized(file, 0, 128, 4096))
+    assert [each["blocks"] for each in none["launches"]] == [0] and none["advice"] == []
     split = explained(*sized(file, 128, 128, 4096, "--pass-config", "split-k.splits=4"))
     assert any(e["tensor"] not in "ABC" and e["what"] == "store" for e in split["accesses"])
 

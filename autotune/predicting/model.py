@@ -259,7 +259,7 @@ class _Launch:
         """Of all blocks' traffic."""
         held = self.resident * self.target.sm_count
         amount = dram_bytes(self.work, held, self.machine.cache_mib * 2**20)
-        busy = min(self.work.blocks, held) / self.target.sm_count
+        busy = max(1, min(self.work.blocks, held)) / self.target.sm_count  # a grid may be empty
         return amount / (self.machine.dram * 1e12 * self.costs.dram) / min(1.0, busy * 1.3)  # few cannot ask for all
 
     def tail(self, computing: float, dram: float) -> float:

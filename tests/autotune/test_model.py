@@ -308,6 +308,21 @@ def test_a_persistent_grid_saves_what_blocks_begin_with() -> None:
     assert 0.95 * plain < persistent < plain == pointers
 
 
+def test_an_empty_grid_is_estimated_as_one_block() -> None:
+    def copied(size: int) -> Any:
+        @T.prim_func
+        def copied(X: T.Tensor((size,), "float32"), Y: T.Tensor((size,), "float32")):
+            with T.Kernel(T.ceildiv(size, 32)) as bx:
+                T.copy(X[bx * 32 : bx * 32 + 32], Y[bx * 32])
+
+        return tiledsl.compile(copied, target="cuda:90")
+
+    (found,), (one,) = (work.work_of(copied(size)) for size in (0, 32))
+    assert (found.blocks, one.blocks) == (0, 1)
+    assert model.parts(found, H200) == pytest.approx(model.parts(one, H200))
+    assert model.predict_works([found], H200) == pytest.approx(model.predict_works([one], H200))
+
+
 def test_ranking_survives_builders_that_fail() -> None:
     def program_for(config: Any) -> Any:
         return kernels.gemm.program_for(dict.fromkeys("MNK", 256), config)

@@ -181,7 +181,7 @@ def _advice(
             yield f"{launch.kernel}: give sizes by -D in place of dynamic ones: then waves and times are estimated"
             continue
         held = launch.occupancy * multiprocessors
-        if launch.blocks < multiprocessors:
+        if 0 < launch.blocks < multiprocessors:
             split = ", or split-k.splits" if work.dots else ""
             why = f"{launch.blocks} blocks leave {multiprocessors - launch.blocks} multiprocessors idle"
             yield f"{launch.kernel}: {why}: smaller tiles{split}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -457,6 +458,14 @@ def test_what_others_may_write_is_not_read(tmp_path: Path, mode: int, kept: bool
     folder.chmod(mode)
     with tiledsl.settings(cache_dir=tmp_path):
         assert (parser._cache_file() is not None) is kept
+
+
+def test_a_cache_folder_whose_name_is_no_text_does_not_matter(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    with tiledsl.settings(cache_dir=folder):
+        assert parser._cache_file() is None
+    program = "from tiledsl.frontend.parser import parse_module; print(len(parse_module('x = 1').body))"
+    assert run_python(program, folder) == "1\n"
 
 
 def run_python(program: str, cache: Path) -> str:

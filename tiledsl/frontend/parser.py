@@ -184,9 +184,10 @@ def _cache_file() -> str | None:
 
     folder = current().cache_dir / "grammar"
     try:
+        str(folder).encode()  # as lark does for its key
         make_private(folder)
         status = folder.stat()
-    except OSError:
+    except (OSError, UnicodeEncodeError):
         return None
     if os.name == "posix" and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         return None

@@ -259,6 +259,33 @@ def test_persistent_blocks_visit_each_tile_once(run: Any, domain: list[int]) -> 
     assert (b == 1).all()
 
 
+@pytest.mark.parametrize("domain", [[0], [0, 3], [3, 0], [2, 0, 3], [0, 2, 3]])
+def test_persistent_blocks_have_nothing_to_visit_in_an_empty_domain(run: Any, domain: list[int]) -> None:
+    @T.prim_func
+    def main(B: T.Tensor((1,), I)):
+        with T.Kernel(2) as bx:
+            for _indices in T.Persistent(domain, 2, bx):
+                T.atomic_add(B[0], 1)
+
+    b = torch.zeros(1, dtype=torch.int32)
+    run(main, b, out_idx=())
+    assert b.item() == 0
+
+
+@pytest.mark.parametrize(
+    ("domain", "wave", "message"),
+    [
+        ([3, -1], 2, "a size of the domain is -1; it must be at least 0"),
+        ([3], 0, "wave_size is 0; it must be at least 1"),
+        ([3], -2, "wave_size is -2; it must be at least 1"),
+    ],
+)
+def test_a_persistent_loop_that_would_not_end_is_refused(domain: list[int], wave: int, message: str) -> None:
+    with pytest.raises(tiledsl.TileError, match=f"T.Persistent: {message}"):
+        T.Persistent(domain, wave, 0)
+    assert T.Persistent([0], 1, 0).domain == (0,)
+
+
 @pytest.mark.parametrize("target", ["i", "(i,)", "[i]"])
 def test_the_only_index_of_a_loop_is_a_number_unless_a_tuple_is_asked_for(target: str) -> None:
     text = """

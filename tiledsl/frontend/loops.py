@@ -217,10 +217,12 @@ class Loops(Blocks):
 
         The first dimension is walked in groups of `group_size`, for locality.
         """
-        *outer, rows, columns = (1, *loop.domain) if len(loop.domain) == 1 else loop.domain
-        total: Any = rows * columns
-        for size in outer:
+        total: Any = 1
+        for size in loop.domain:
             total = total * size
+        # Of an empty domain nothing is divided, but by what is known when the program is built.
+        sizes = [max(1, size) if isinstance(size, int) else size for size in loop.domain]
+        *outer, rows, columns = (1, *sizes) if len(sizes) == 1 else sizes
         region = Region([INT32])
         (index,) = region.args
 

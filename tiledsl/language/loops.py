@@ -260,8 +260,8 @@ def grid(*extents: Any) -> LoopNest:
 def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:
     """The tiles of a grid that block `index` of `wave_size` blocks processes one after the other.
 
-    `domain` is a list of the grid's sizes; these, `wave_size` and `index` are integers or integer expressions, and
-    tiles come in groups of `group_size` rows. Raises TileError for other values.
+    `domain` is a list of the grid's sizes, each of which may be 0; these, `wave_size` (at least 1) and `index` are
+    integers or integer expressions, and tiles come in groups of `group_size` rows. Raises TileError for other values.
 
     Example:
         with T.Kernel(2) as block:
@@ -274,8 +274,11 @@ def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> 
     group_size = 8 if group_size is None else plain(group_size)
     if not isinstance(group_size, int) or group_size < 1:
         raise TileError(f"T.Persistent: group_size is {describe(group_size)}; it must be at least 1")
-    sizes = tuple(_bound("T.Persistent", size) for size in domain)
-    return PersistentLoop(sizes, _bound("T.Persistent", wave_size), _bound("T.Persistent", index), group_size)
+    sizes, wave = [_bound("T.Persistent", size) for size in domain], _bound("T.Persistent", wave_size)
+    for what, value, least in (*(("a size of the domain", size, 0) for size in sizes), ("wave_size", wave, 1)):
+        if is_number(value) and value < least:
+            raise TileError(f"T.Persistent: {what} is {value}; it must be at least {least}")
+    return PersistentLoop(tuple(sizes), wave, _bound("T.Persistent", index), group_size)
 
 
 Serial, Unroll, Vectorized, parallel = serial, unroll, vectorized, Parallel

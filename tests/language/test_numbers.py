@@ -118,3 +118,45 @@ def test_counts_of_bits_have_the_operands_type() -> None:
     tiledsl.compile(shifted, target="interpret")(values, result)
     assert result.tolist() == [64, (1 << 40) + 63, 64 << 40, (1 << 40) + 23]
     assert "libdevice.popc(X_tile).to(tl.int64)" in tiledsl.compile(shifted, target="cuda:90").source
+
+
+LARGE = 3_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("made", "dtype", "wanted"),
+    [
+        (lambda x: x < LARGE, "int32", [1, 1, 1]),
+        (lambda x: x > -LARGE, "int32", [1, 1, 1]),
+        (lambda x: T.max(x, LARGE), "int32", [LARGE] * 3),
+        (lambda x: LARGE // T.max(x, 2), "int32", [LARGE // 2, LARGE // 2, LARGE // 5]),
+        (lambda x: x + LARGE, "int8", [LARGE - 1, LARGE, LARGE + 5]),
+        (lambda x: T.if_then_else(x > 0, x, LARGE), "int32", [LARGE, LARGE, 5]),
+        (lambda x: T.if_then_else(x > 0, 1 << 40, 2), "int32", [2, 2, 1 << 40]),
+        (lambda x: T.if_then_else(x > 0, 2, 1 << 40), "int32", [1 << 40, 1 << 40, 2]),
+        (lambda x: (x & 0xFFFFFFFF) >> 28, "int32", [15, 0, 0]),
+        (lambda x: (x * 0x9E3779B9) >> 28, "uint32", [6, 0, 1]),  # which it fits
+        (lambda x: (x + (1 << 31)) >> 31, "uint32", [0, 1, 1]),
+        (lambda x: x // (1 << 63), "uint64", [1, 0, 0]),
+    ],
+)
+def test_an_integer_that_32_bits_do_not_hold_keeps_its_value(made: Any, dtype: str, wanted: list[int]) -> None:
+    @T.prim_func
+    def main(X: T.Tensor((3,), dtype), Y: T.Tensor((3,), "int64")):
+        with T.Kernel(1):
+            for i in T.Parallel(3):
+                Y[i] = made(X[i])
+
+    x = torch.tensor([-1, 0, 5]).to(getattr(torch, dtype))
+    assert tiledsl.compile(main, out_idx=-1, target="interpret")(x).tolist() == wanted
+
+
+@pytest.mark.parametrize("made", [lambda x: x < 1 << 64, lambda x: T.if_then_else(x > 0, 1 << 64, 0)])
+def test_an_integer_that_64_bits_do_not_hold_is_refused(made: Any) -> None:
+    @T.prim_func
+    def main(X: T.Tensor((3,), "int32"), Y: T.Tensor((3,), "int64")):
+        with T.Kernel(1):
+            Y[0] = made(X[0])
+
+    with pytest.raises(TileError, match="the integer 18446744073709551616 does not fit in 64 bits"):
+        tiledsl.compile(main, target="interpret")

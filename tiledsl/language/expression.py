@@ -287,12 +287,14 @@ def promote(a: Any, b: Any) -> str:
     """The common element type of two operands.
 
     A Python float is float32, and float64 beside a float64; a Python integer adapts to the other side, but has 32 bits
-    at least. The wider float wins, float over integer, the wider integer, unsigned where both are as wide; bfloat16
-    with float16 is float32.
+    at least, and 64 where it does not fit. The wider float wins, float over integer, the wider integer, unsigned where
+    both are as wide; bfloat16 with float16 is float32.
     """
     if not isinstance(a, Expr):
         if not isinstance(b, Expr):
-            return "float32" if isinstance(a, float) or isinstance(b, float) else "int32"
+            if isinstance(a, float) or isinstance(b, float):
+                return "float32"
+            return _with_integer(_with_integer("int32", a), b)
         return _with_number(b.dtype, a)
     if not isinstance(b, Expr):
         return _with_number(a.dtype, b)
@@ -305,7 +307,7 @@ def promote(a: Any, b: Any) -> str:
         return max(x, y, key=lambda name: _RANK.get(name, 0))
     if "bool" in (x, y):
         return y if x == "bool" else x
-    return max(x, y, key=lambda name: (ELEMENTS[name].bits, ELEMENTS[name].kind == "uint"))
+    return _wider(x, y)
 
 
 def _with_number(dtype: DType, x: Any) -> str:
@@ -322,11 +324,15 @@ def _with_integer(dtype: str, x: int) -> str:
     dtype = dtype if ELEMENTS[dtype].bits >= 32 else "int32"
     if -(1 << 31) <= x < 1 << 31:
         return dtype
-    for wide in (dtype, "int64", "uint64"):
-        info = ELEMENTS[wide]
-        if min(info.low, -(2 ** (info.bits - 1))) <= x <= max(info.high, 2**info.bits - 1):
-            return wide
-    raise TileError(f"the integer {x if abs(x) < 10**30 else 'written here'} does not fit in 64 bits")
+    own = next((each for each in (dtype, "int64", "uint64") if ELEMENTS[each].low <= x <= ELEMENTS[each].high), None)
+    if own is None:
+        raise TileError(f"the integer {x if abs(x) < 10**30 else 'written here'} does not fit in 64 bits")
+    return _wider(dtype, own)
+
+
+def _wider(x: str, y: str) -> str:
+    """Of two integer types the wider one, and the unsigned one where both are as wide."""
+    return max(x, y, key=lambda name: (ELEMENTS[name].bits, ELEMENTS[name].kind == "uint"))
 
 
 def on_host(what: str, function: Callable[..., Any], *numbers: Any) -> Any:

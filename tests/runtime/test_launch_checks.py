@@ -100,8 +100,15 @@ SHARED = [zeros(6)[::2], zeros(3, 4)[:, :3]]
         ([N, X, FLAG], [3, 0.5, True], None),
         ([N], [0.5], "k: n is int32, but the argument is the float 0.5"),
         ([FLAG], [1.0], "k: b is bool, but the argument is the float 1.0"),
+        ([N], [-(1 << 31)], None),
+        ([N], [(1 << 31) - 1], None),
+        ([N], [1 << 31], "k: n is 2147483648, which int32 does not hold"),
+        ([N], [-(1 << 31) - 1], "k: n is -2147483649, which int32 does not hold"),
+        ([Parameter("w", "int64", False)], [-(1 << 63)], None),
+        ([Parameter("w", "int64", False)], [1 << 63], "k: w is 9223372036854775808, which int64 does not hold"),
+        ([Parameter("w", "uint8", False)], [256], None),  # is converted
         ([X], [3], None),
-        ([X], [torch.tensor(1.0)], "k: x is a float32 scalar, not Tensor"),
+        ([X], [torch.tensor(1.0)], "k: x is a float32 scalar, not Tensor\n  note: pass the number that x.item() gives"),
         ([X], ["1"], "k: x is a float32 scalar, not str"),
         ([N, C], [3, zeros(7)], None),
         ([N, C], [3, zeros(6)], "k: C.shape[0] is 6, but (2 * n) + 1 is 7: n is 3"),
@@ -206,3 +213,17 @@ def test_tangents_are_refused_with_their_names() -> None:
         refuse_tangents("k", [zeros(3)])
         with pytest.raises(TileError, match="k: an argument has a tangent, and kernels have no forward-mode"):
             refuse_tangents("k", [zeros(3), dual])
+
+
+def test_a_warm_call_looks_at_integers_too() -> None:
+    @T.prim_func
+    def written(Y: T.Tensor((1,), "int64"), n: T.int32):
+        with T.Kernel(1):
+            Y[0] = n
+
+    kernel, y = tiledsl.compile(written, target="interpret"), torch.zeros(1, dtype=torch.int64)
+    for _ in range(3):
+        kernel(y, 40)
+    with pytest.raises(TileError, match="n is 4294967336, which int32 does not hold"):
+        kernel(y, 40 + (1 << 32))
+    assert y.item() == 40

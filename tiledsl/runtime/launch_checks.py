@@ -169,16 +169,24 @@ class _AsItIs(dict[str, str]):
         return name
 
 
+# Below the sign, of the integers that a kernel takes as they are; others it converts, by their lower bits.
+_KEPT_BITS = {"int32": 31, "int64": 63}
+
+
 def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
     import torch
 
     if isinstance(argument, torch.Tensor) or not isinstance(argument, (int, float)):
-        raise TileError(
-            f"{kernel}: {param.name} is a {param.dtype} scalar, not {type(argument).__name__}", code="wrong-argument"
-        )
+        notes = [f"pass the number that {param.name}.item() gives"] if hasattr(argument, "item") else []
+        wanted = f"{param.name} is a {param.dtype} scalar, not {type(argument).__name__}"
+        raise TileError(f"{kernel}: {wanted}", notes=notes, code="wrong-argument")
     if isinstance(argument, float) and param.dtype.startswith(("int", "uint", "bool")):
         raise TileError(
             f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {argument}", code="wrong-argument"
+        )
+    if param.dtype in _KEPT_BITS and argument >> _KEPT_BITS[param.dtype] not in (0, -1):
+        raise TileError(
+            f"{kernel}: {param.name} is {argument}, which {param.dtype} does not hold", code="wrong-argument"
         )
 
 

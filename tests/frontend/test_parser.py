@@ -107,89 +107,90 @@ def test_agrees_with_python_over_our_own_functions() -> None:
 
 
 REFUSED = [
-    ("x = 1\nclass A: pass\n", "2:1", "'class' is not part of the tile language; define classes outside"),
-    ("try:\n  pass\nexcept* E: pass\n", "1:1", "'try' is not part of the tile language"),
-    ("async def f(): pass\n", "1:1", "'async' is not part"),
-    ("x = await y\n", "1:5", "'await' is not part"),
-    ("def f():\n    yield 1\n", "2:5", "'yield' is not part"),
-    ("del x\n", "1:1", "'del' is not part"),
-    ("match x:\n  case 1: pass\n", "1:1", "'match' is not part of the tile language; use `if` and `elif`"),
-    ("type X = int\n", "1:1", "'type' is not part"),
-    ("x = 3 + 1.5j\n", "1:9", "complex numbers such as 1.5j are not part"),
-    (f"x = 1.{'5' * 27}j\n", "1:5", f"such as 1.{'5' * 27}j are not part"),  # 30 characters
-    (f"x = 1.{'5' * 28}j\n", "1:5", f"such as 1.{'5' * 25}... are not part"),
-    ("raise A from b\n", "1:9", "'raise ... from' is not part"),
-    ("x = (1 +\n     2]\n", "2:7", "']' does not close '('"),
-    ("x)\n", "1:2", "')' closes nothing"),
-    ("f(a, [b\n", "1:6", "'[' was never closed"),
-    ("T.copy(a, b\nfor i in x:\n    pass\n", "2:1", "unexpected 'for'; expected ')' or ','"),
-    ("x = 'abc\n", "1:5", "this string is not closed on its line"),
-    ("x = f'abc\n", "1:6", "this string is not closed"),
-    ("x = '''abc\n\n", "1:5", "this triple-quoted string is not closed"),
-    ("if a:\nb\n", "2:1", "unexpected 'b'; expected an indented block"),
-    ("a\n  b\n", "2:1", "unexpected indentation"),
-    ("  a\n", "1:1", "the first line is indented"),
-    ("if a:\n    b\n  c\n", "3:1", "this line's indentation matches no block"),
-    ("if a:\n        b\n\tc\n", "3:1", "tabs and spaces are mixed"),
-    ("if a:\n        if b:\n\t\tc\n", "3:1", "tabs and spaces are mixed"),
-    ("x = \0\n", "1:5", "null byte"),
-    ("\nx\0\n", "2:2", "null byte"),
-    ("x = " + "9" * 5000 + "\n", "1:5", "this number has 5000 digits"),
-    ("x = b'a' 'b'\n", "1:5", "bytes and text cannot be joined"),
-    ("x = b'a' f''\n", "1:5", "bytes and text cannot be joined"),
-    ("x = f'{x}' b''\n", "1:5", "bytes and text cannot be joined"),
-    ("x = 012\n", "1:5", "leading zeros"),
-    ("x = 1 +\n", "1:8", "unexpected end of the line; expected an expression"),
-    ("x = é + $\n", "1:9", "the character '$' is not part"),
-    ("x = 1 \\\n", "1:7", "a backslash outside a string"),
-    ("x = a \\ b\n", "1:7", "a backslash outside a string"),
-    ("if a:\n    @d\nb\n", "3:1", "unexpected end of the block"),
-    ("if x = 1: pass\n", "1:6", "unexpected '='; expected"),
-    ("for i range(3): pass\n", "1:7", "unexpected 'range'; expected"),
-    ("f(a=1, b)\n", "1:8", "a positional argument cannot follow"),
-    ("f(a=1, a=2)\n", "1:8", "given twice"),
-    ("f() = 1\n", "1:1", "this cannot be assigned to"),
-    ("(a, b) += 1\n", "1:1", "this cannot be assigned to"),
-    ("for x in *a: pass\n", "1:10", "a starred expression"),
-    ("for f() in x: pass\n", "1:5", "this cannot be assigned to"),
-    ("[x for f() in y]\n", "1:8", "this cannot be assigned to"),
-    ("{x: x for a in y for 1 in a}\n", "1:22", "this cannot be assigned to"),
-    ("with f() as g(): pass\n", "1:13", "this cannot be assigned to"),
-    ("f(): int = 1\n", "1:1", "this cannot be assigned to"),
-    ("x = a, f() = 1\n", "1:8", "this cannot be assigned to"),
-    ("*a\n", "1:1", "a starred expression"),
-    ("x = (*a)\n", "1:6", "a starred expression"),
-    ("*a, *b = c\n", "1:1", "only one starred target"),
-    ("(a as b)\n", "1:1", "'as' inside parentheses"),
-    ("with (a as b), c: pass\n", "1:6", "'as' inside parentheses"),
-    ("def f(a=1, b): pass\n", "1:12", "needs a default"),
-    ("def f(a, a): pass\n", "1:10", "two parameters are called 'a'"),
-    ("def f(a, /, b, /): pass\n", "1:16", "'/' must follow"),
-    ("def f(**a, b): pass\n", "1:12", "comes too late"),
-    ("def f(*): pass\n", "1:7", "a bare '*'"),
-    ("lambda /: 0\n", "1:8", "'/' must follow"),
-    ("def f(x, y, *a, /): pass\n", "1:17", "'/' must follow"),
-    ("from a import *\n", "1:15", "unexpected '*'; expected a name"),
-    ("x = f'{}'\n", "1:7", "an expression is missing"),
-    ("x = f'a}'\n", "1:8", "a single '}'"),
-    ("x = f'{a b}'\n", "1:10", "unexpected 'b'"),
-    ("x = f'{a'\n", "1:7", "'{' was never closed"),
-    ("x = f'{a!z}'\n", "1:9", "the conversion"),
-    ("x = f'''\n  {1 +}'''\n", "2:7", "unexpected end of the text"),
-    ("x = '\\x1'\n", "1:5", "the escape \\x"),
-    ("x = '\\u'\n", "1:5", "the escape \\u is incomplete"),
-    ("x = '\\N{no such}'\n", "1:5", "there is no character named"),
-    ("x = b'é'\n", "1:5", "bytes can only"),
-    ("x = b'a' 'b'\n", "1:5", "bytes and text"),
-    ("x²\n", "1:1", "is not a valid name"),
-    ("x = " + "(" * 300 + ")" * 300 + "\n", "1:205", "more than 200 brackets"),
-    ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "102:1", "blocks are nested"),
-    ("print 'x'\n", "1:7", "unexpected ''x''; expected"),
-    ("def f(\n", "1:6", "'(' was never closed"),
-    ("a " + "b" * 30 + "\n", "1:3", f"unexpected '{'b' * 30}'"),
-    ("a " + "b" * 31 + "\n", "1:3", f"unexpected '{'b' * 27}...'"),
-    ("a '''b\nc'''\n", "1:3", "unexpected ''''b'"),
-    ("x = {1 2}\n", "1:8", "unexpected '2'; expected '}', ':', ',' or 'in'"),
+    ("x = 1\nclass A: pass\n", "2:1-6", "'class' is not part of the tile language; define classes outside"),
+    ("try:\n  pass\nexcept* E: pass\n", "1:1-4", "'try' is not part of the tile language"),
+    ("async def f(): pass\n", "1:1-6", "'async' is not part"),
+    ("x = await y\n", "1:5-10", "'await' is not part"),
+    ("def f():\n    yield 1\n", "2:5-10", "'yield' is not part"),
+    ("del x\n", "1:1-4", "'del' is not part"),
+    ("match x:\n  case 1: pass\n", "1:1-6", "'match' is not part of the tile language; use `if` and `elif`"),
+    ("type X = int\n", "1:1-5", "'type' is not part"),
+    ("x = 3 + 1.5j\n", "1:9-13", "complex numbers such as 1.5j are not part"),
+    (f"x = 1.{'5' * 27}j\n", "1:5-35", f"such as 1.{'5' * 27}j are not part"),  # 30 characters
+    (f"x = 1.{'5' * 28}j\n", "1:5-36", f"such as 1.{'5' * 25}... are not part"),
+    ("raise A from b\n", "1:9-13", "'raise ... from' is not part"),
+    ("x = (1 +\n     2]\n", "2:7-8", "']' does not close '('"),
+    ("x)\n", "1:2-3", "')' closes nothing"),
+    ("f(a, [b\n", "1:6-7", "'[' was never closed"),
+    ("T.copy(a, b\nfor i in x:\n    pass\n", "2:1-4", "unexpected 'for'; expected ')' or ','"),
+    ("x = 'abc\n", "1:5-6", "this string is not closed on its line"),
+    ("x = f'abc\n", "1:6-7", "this string is not closed"),
+    ("x = '''abc\n\n", "1:5-8", "this triple-quoted string is not closed"),
+    ("if a:\nb\n", "2:1-2", "unexpected 'b'; expected an indented block"),
+    ("a\n  b\n", "2:1-3", "unexpected indentation"),
+    ("  a\n", "1:1-3", "the first line is indented"),
+    ("if a:\n    b\n  c\n", "3:1-3", "this line's indentation matches no block"),
+    ("if a:\n        b\n\tc\n", "3:1-2", "tabs and spaces are mixed"),
+    ("if a:\n        if b:\n\t\tc\n", "3:1-3", "tabs and spaces are mixed"),
+    ("x = \0\n", "1:5-6", "null byte"),
+    ("\nx\0\n", "2:2-3", "null byte"),
+    ("x = " + "9" * 5000 + "\n", "1:5-5005", "this number has 5000 digits"),
+    ("x = b'a' 'b'\n", "1:5-13", "bytes and text cannot be joined"),
+    ("x = b'a' f''\n", "1:5-13", "bytes and text cannot be joined"),
+    ("x = f'{x}' b''\n", "1:5-15", "bytes and text cannot be joined"),
+    ("x = 012\n", "1:5-8", "leading zeros"),
+    ("x = 1 +\n", "1:8-9", "unexpected end of the line; expected an expression"),
+    ("x = é + $\n", "1:9-10", "the character '$' is not part"),
+    ("x = 1 \\\n", "1:7-8", "a backslash outside a string"),
+    ("x = a \\ b\n", "1:7-8", "a backslash outside a string"),
+    ("if a:\n    @d\nb\n", "3:1-1", "unexpected end of the block"),
+    ("if x = 1: pass\n", "1:6-7", "unexpected '='; expected"),
+    ("for i range(3): pass\n", "1:7-12", "unexpected 'range'; expected"),
+    ("f(a=1, b)\n", "1:8-9", "a positional argument cannot follow"),
+    ("f(a=1, a=2)\n", "1:8-11", "given twice"),
+    ("f(a=1,\n  a=\n (2))\n", "2:3-3:5", "given twice"),
+    ("f() = 1\n", "1:1-4", "this cannot be assigned to"),
+    ("(a, b) += 1\n", "1:1-7", "this cannot be assigned to"),
+    ("for x in *a: pass\n", "1:10-12", "a starred expression"),
+    ("for f() in x: pass\n", "1:5-8", "this cannot be assigned to"),
+    ("[x for f() in y]\n", "1:8-11", "this cannot be assigned to"),
+    ("{x: x for a in y for 1 in a}\n", "1:22-23", "this cannot be assigned to"),
+    ("with f() as g(): pass\n", "1:13-16", "this cannot be assigned to"),
+    ("f(): int = 1\n", "1:1-4", "this cannot be assigned to"),
+    ("x = a, f() = 1\n", "1:8-11", "this cannot be assigned to"),
+    ("*a\n", "1:1-3", "a starred expression"),
+    ("x = (*a)\n", "1:6-8", "a starred expression"),
+    ("*a, *b = c\n", "1:1-7", "only one starred target"),
+    ("(a as b)\n", "1:1-9", "'as' inside parentheses"),
+    ("with (a as b), c: pass\n", "1:6-14", "'as' inside parentheses"),
+    ("def f(a=1, b): pass\n", "1:12-13", "needs a default"),
+    ("def f(a, a): pass\n", "1:10-11", "two parameters are called 'a'"),
+    ("def f(a, /, b, /): pass\n", "1:16-17", "'/' must follow"),
+    ("def f(**a, b): pass\n", "1:12-13", "comes too late"),
+    ("def f(*): pass\n", "1:7-8", "a bare '*'"),
+    ("lambda /: 0\n", "1:8-9", "'/' must follow"),
+    ("def f(x, y, *a, /): pass\n", "1:17-18", "'/' must follow"),
+    ("from a import *\n", "1:15-16", "unexpected '*'; expected a name"),
+    ("x = f'{}'\n", "1:7-8", "an expression is missing"),
+    ("x = f'a}'\n", "1:8-9", "a single '}'"),
+    ("x = f'{a b}'\n", "1:10-11", "unexpected 'b'"),
+    ("x = f'{a'\n", "1:7-8", "'{' was never closed"),
+    ("x = f'{a!z}'\n", "1:9-10", "the conversion"),
+    ("x = f'''\n  {1 +}'''\n", "2:7-8", "unexpected end of the text"),
+    ("x = '\\x1'\n", "1:5-10", "the escape \\x"),
+    ("x = '\\u'\n", "1:5-9", "the escape \\u is incomplete"),
+    ("x = '\\N{no such}'\n", "1:5-18", "there is no character named"),
+    ("x = b'é'\n", "1:5-9", "bytes can only"),
+    ("x = b'a' 'b'\n", "1:5-13", "bytes and text"),
+    ("x²\n", "1:1-3", "is not a valid name"),
+    ("x = " + "(" * 300 + ")" * 300 + "\n", "1:205-206", "more than 200 brackets"),
+    ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "102:1-102", "blocks are nested"),
+    ("print 'x'\n", "1:7-10", "unexpected ''x''; expected"),
+    ("def f(\n", "1:6-7", "'(' was never closed"),
+    ("a " + "b" * 30 + "\n", "1:3-33", f"unexpected '{'b' * 30}'"),
+    ("a " + "b" * 31 + "\n", "1:3-34", f"unexpected '{'b' * 27}...'"),
+    ("a '''b\nc'''\n", "1:3-2:5", "unexpected ''''b'"),
+    ("x = {1 2}\n", "1:8-9", "unexpected '2'; expected '}', ':', ',' or 'in'"),
 ]
 
 
@@ -198,8 +199,10 @@ def test_refuses_with_place_and_reason(text: str, place: str, message: str) -> N
     with pytest.raises(TileError) as caught:
         parse_module(text, "program.tile")
     assert message in caught.value.message
-    assert caught.value.loc is not None
-    assert str(caught.value.loc) == f"program.tile:{place}"
+    loc = caught.value.loc
+    assert loc is not None
+    end = f"{loc.end_line}:" * (loc.end_line > loc.line) + str(loc.end_column)
+    assert f"{loc}-{end}" == f"program.tile:{place}"
     assert len(caught.value.message) < 200
     str(caught.value)
 
@@ -317,6 +320,21 @@ def test_the_pairs_of_a_comprehension_are_where_key_and_value_are() -> None:
     found = parse_expression("{ab: c for ab in d}", "<text>")
     assert isinstance(found, syntax.Comprehension) and isinstance(found.element, syntax.Tuple)
     assert (found.element.loc.column, found.element.loc.end_column) == (2, 7)
+
+
+def test_brackets_of_an_earlier_text_do_not_count() -> None:
+    parse_module("x = (a)\n")
+    assert parse_module("x =  a\n").body[0].loc.end_column == 7
+    with pytest.raises(TileError, match="'as' inside parentheses"):
+        parse_module("x = (a as b)\n")
+    assert len(parse_module("x = a\n").body) == 1
+
+
+def test_the_clauses_of_a_comprehension_are_where_they_stand() -> None:
+    found = parse_expression("[a for (b), c in (d) if (e) if f for g in h]", "<text>")
+    assert isinstance(found, syntax.Comprehension)
+    places = [(each.loc.column, each.loc.end_column, len(each.conditions)) for each in found.clauses]
+    assert places == [(4, 33, 2), (34, 44, 0)]
 
 
 def test_items_of_a_with_in_brackets_are_where_the_brackets_are() -> None:

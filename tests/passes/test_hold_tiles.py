@@ -10,9 +10,11 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.ir_cases import program
 from tests.support.gluon_machine import run_gluon
 from tiledsl.certificate.algebra import ExecutorError
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.passes.hold_tiles import _is_known
 
 
 def compiled(program: Any, *, target: str = "cuda:90", pass_configs: Any = None, **options: Any) -> Kernel:
@@ -132,6 +134,29 @@ def test_mistakes_in_the_text_are_found(text: str, mistake: str) -> None:
 )
 def test_other_loops_stay_in_triton(options: dict[str, Any], target: str) -> None:
     assert not is_held(compiled(differences, target=target, **options))
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ('arith.math [%x] {function = "exp2"} : tensor<16xfloat32>', True),
+        ('arith.math [%x] {function = "tanh"} : tensor<16xfloat32>', False),  # of libdevice
+        ("tensor.broadcast %f : tensor<16xfloat32>", True),
+        ("tensor.broadcast %one : tensor<16xfloat32>", False),  # whose layout nothing says
+        ("tensor.broadcast %row : tensor<4x16xfloat32>", True),
+        ('tensor.scan %x {kind = "sum", axis = 0} : tensor<16xfloat32>', True),
+        ('tensor.scan %x {kind = "max", axis = 0} : tensor<16xfloat32>', False),
+        ('tensor.scan %row {kind = "sum", axis = 1} : tensor<1x16xfloat32>', False),
+        ("tile.load %A[%bx, %bx] : float32", False),
+    ],
+)
+def test_which_operations_gluon_has(line: str, known: bool) -> None:
+    body = f"""%x = arith.constant {{value = 1.0}} : tensor<16xfloat32>
+    %one = arith.constant {{value = 1.0}} : tensor<1xfloat32>
+    %row = arith.constant {{value = 1.0}} : tensor<1x16xfloat32>
+    %found = {line}"""
+    (op,) = (op for op in program(body).root.walk() if [each.name for each in op.results] == ["found"])
+    assert _is_known(op) is known
 
 
 def test_it_can_be_turned_off() -> None:

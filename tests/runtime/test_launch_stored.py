@@ -311,6 +311,16 @@ def test_how_triton_sees_a_number(value: Any, kind: str, divisible: bool | None)
     assert specialised(value, True) == (kind, None)
 
 
+def test_how_triton_sees_a_descriptor() -> None:
+    class TensorDescriptor:
+        base, block_shape = torch.empty(4, dtype=torch.float16), [64, 32]
+
+    assert specialised(TensorDescriptor(), False) == ("tensordesc<fp16[64, 32]>", None)
+    TensorDescriptor.layout = None  # type: ignore[attr-defined] # Gluon's
+    with pytest.raises(ValueError, match="an argument that is a TensorDescriptor"):
+        specialised(TensorDescriptor(), False)
+
+
 @pytest.mark.parametrize("value", [1, 1 << 63, -(1 << 63) - 1, True, "x", None])
 def test_numbers_that_are_left_to_triton(value: Any) -> None:
     with pytest.raises(ValueError, match="an argument that is a"):

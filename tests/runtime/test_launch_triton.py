@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
@@ -228,6 +229,24 @@ def test_tangents_and_autocast_are_seen() -> None:
     with torch.autocast("cpu"):
         assert launch_triton.is_autocast([3, x]) and not launch_triton.is_autocast([x.to("meta"), x])
         assert not launch_triton.is_autocast([3])
+
+
+def test_where_torch_is_not_loaded_nothing_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    for asked in (launch_triton.belongs_to_torch, launch_triton.is_autocast, launch_triton.without_values):
+        assert asked([3]) is False
+
+
+def test_torchs_own_functions_are_taken_where_it_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", current := lambda: 3, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", stream := lambda device: 64, raising=False)
+    functions = launch_triton.device_functions.__wrapped__
+    assert functions() == (current, stream, torch.cuda.device)
+    monkeypatch.delattr(torch._C, "_cuda_getDevice")
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=device + 64))
+    current, stream, _ = functions()
+    assert current is torch.cuda.current_device and stream(2) == 66
 
 
 def test_symbols_of_a_graph() -> None:

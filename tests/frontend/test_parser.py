@@ -18,6 +18,7 @@ from tiledsl.errors import TileError
 from tiledsl.frontend import parser, syntax
 from tiledsl.frontend.parser import parse_expression, parse_function, parse_module
 from tiledsl.frontend.syntax_errors import _expected
+from tiledsl.frontend.tree_builder import TreeBuilder
 from tiledsl.location import Loc
 
 SNIPPETS = [
@@ -322,9 +323,13 @@ def test_the_pairs_of_a_comprehension_are_where_key_and_value_are() -> None:
     assert (found.element.loc.column, found.element.loc.end_column) == (2, 7)
 
 
-def test_brackets_of_an_earlier_text_do_not_count() -> None:
-    parse_module("x = (a)\n")
-    assert parse_module("x =  a\n").body[0].loc.end_column == 7
+def test_brackets_of_an_earlier_text_are_forgotten() -> None:
+    builder = TreeBuilder(lambda *given: None)  # type: ignore[arg-type, return-value]
+    node = parse_expression("a")
+    builder.groups[node] = node.loc
+    builder.with_groups[node] = [node]
+    builder.reset("other.tile")
+    assert (builder.file, builder.groups, builder.with_groups) == ("other.tile", {}, {})
     with pytest.raises(TileError, match="'as' inside parentheses"):
         parse_module("x = (a as b)\n")
     assert len(parse_module("x = a\n").body) == 1

@@ -69,6 +69,17 @@ def test_parameters_and_defaults() -> None:
     assert tiledsl.parse(SCALE, M=5, N=11, dtype=torch.float32).parameters["dtype"] == "float32"
 
 
+def test_sequences_are_parameters_with_what_is_in_them() -> None:
+    given = {"M": 5, "N": 3, "dtype": torch.float16}
+    for value, kept in (
+        (torch.Size((2, 3)), (2, 3)), ([torch.int8, (True, None)], ["int8", (True, None)]), ((), ()), ("ab", "ab")
+    ):  # fmt: skip
+        found = tiledsl.parse("extra = 0\n" + SCALE, **given, extra=value).parameters["extra"]
+        assert found == kept and type(found) is type(kept)
+    with pytest.raises(TileError, match="the parameter extra is module"):
+        tiledsl.parse("extra = 0\n" + SCALE, **given, extra=[[torch]])
+
+
 def test_a_sum_of_lists_is_another_list() -> None:
     lines = ["a = [1]", "b = a", "c = a + [2]", "b += [3, 4]", "A[0] = len(a) * 10 + len(c)"]
     text = "@T.prim_func\ndef main(A: T.Tensor((1,), 'int32')):\n    with T.Kernel(1) as bx:\n"
@@ -145,6 +156,30 @@ def test_several_programs() -> None:
     assert tiledsl.parse(text, name="twice", M=3, N=3, dtype="float32").name == "twice"
     with pytest.raises(TileError, match=r"has no program 'twic'; did you mean twice\?"):
         tiledsl.parse(text, name="twic", M=3, N=3, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("before", "body", "found"),
+    [
+        ("pass\n'of text'\n3\nx: int = 3\n", "with T.Kernel(1): A[0] = 1", True),
+        ("", "if x: pass\n    else:\n        with T.Kernel(1): A[0] = 1", True),
+        ("", "for i in x:\n        while x:\n            with T.Kernel(1): A[0] = 1", True),
+        ("", "for i in x: pass\n    else:\n        with T.Kernel(1): A[0] = 1", True),
+        ("", "if x:\n        pass\n    else:\n        pass", False),
+        ("@T.macro\n", "with T.Kernel(1): A[0] = 1", False),
+        ("@T.prim_func(3)\n", "with T.Kernel(1): A[0] = 1", False),
+        ("@T.prim_func.x\n", "pass", False),
+        ("@x(T).prim_func\n", "pass", False),
+        ("@T.prim_func\n", "pass", True),
+    ],
+)
+def test_what_is_a_program(before: str, body: str, found: bool) -> None:
+    text = f"{before}def f(A):\n    {body}\n"
+    if found:
+        assert tiledsl.parse(text, **({} if "x: int" in text or "x" not in body else {"x": 1})).name == "f"
+    else:
+        with pytest.raises(TileError, match="holds no program"):
+            tiledsl.parse(text, x=1)
 
 
 def test_bare_functions() -> None:

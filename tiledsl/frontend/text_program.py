@@ -334,7 +334,7 @@ class TextProgram:
 
         function = self.function
         for decorator in function.decorators:
-            if not _is_decorator(decorator, "prim_func"):
+            if not _is_prim_func(decorator):
                 raise TileError("a program has no decorator but @T.prim_func", decorator.loc)
         return elaborate_tree(function, look, out_idx, statements=make)
 
@@ -407,8 +407,7 @@ def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Functi
     programs = {
         program.name: program
         for program in functions.values()
-        if any(_is_decorator(d, "prim_func") for d in program.decorators)
-        or (not program.decorators and _opens_kernel(program.body))
+        if any(map(_is_prim_func, program.decorators)) or (not program.decorators and _opens_kernel(program.body))
     }
     if name is not None:
         if name not in programs:
@@ -432,12 +431,12 @@ def _is_text(statement: syntax.Statement) -> bool:
     return isinstance(statement, syntax.Pass) or isinstance(value, syntax.Constant)
 
 
-def _is_decorator(node: syntax.Expression, name: str) -> bool:
+def _is_prim_func(node: syntax.Expression) -> bool:
     if isinstance(node, syntax.Call) and not node.arguments:
         node = node.function
     return (
         isinstance(node, syntax.Attribute)
-        and node.attr == name
+        and node.attr == "prim_func"
         and isinstance(node.value, syntax.Name)
         and node.value.id == "T"
     )
@@ -461,7 +460,7 @@ def _parameter(name: str, value: Any) -> Any:
     if isinstance(value, DType) or type(value) in (bool, int, float, str, type(None)):
         return value
     if isinstance(value, (tuple, list)):
-        return type(value)(_parameter(name, each) for each in value) if type(value) in (tuple, list) else tuple(value)
+        return (list if isinstance(value, list) else tuple)(_parameter(name, each) for each in value)
     try:
         return canonical(value)
     except TileError:

@@ -1,4 +1,8 @@
-"""Statements that an elaborated program refuses or converts: short programs as text."""
+"""Statements that an elaborated program refuses or converts: short programs as text.
+
+Of tiledsl.frontend.statements, tiledsl.frontend.blocks, tiledsl.frontend.loops, tiledsl.frontend.jumps,
+tiledsl.frontend.calls and tiledsl.frontend.expressions.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""canonicalize: rules on numbers, and on branches and loops (tiledsl.passes.canonicalize.control_flow)."""
+
 from __future__ import annotations
 
 import itertools

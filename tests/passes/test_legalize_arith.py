@@ -1,3 +1,5 @@
+"""legalize-arith: what becomes of each type, and of tiledsl.passes.legalize_arith.compare_and_swap."""
+
 from __future__ import annotations
 
 import math

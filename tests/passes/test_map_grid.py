@@ -1,4 +1,5 @@
-"""map-grid: every block is visited once, whatever the panels; hints and limits of CUDA."""
+"""map-grid: every block is visited once, whatever the panels; hints and limits of CUDA; programs that take several
+blocks (tiledsl.passes.map_grid.persistent)."""
 
 from __future__ import annotations
 

@@ -354,6 +354,8 @@ A[0] = sum(x)""")
         ("for i in T.serial(0, 8, 3):\n    B[i] = i + 1", [1, 0, 0, 4, 0, 0, 7]),
         ("for i, j in T.grid(2, 3):\n    B[3 * i + j] = i - j", [0, -1, -2, 1, 0, -1]),
         ("for i in T.grid(3):\n    B[i] = 1", [1, 1, 1]),
+        ("for i in T.grid(3):\n    if i > n:\n        break\n    B[i] = 1", [1, 1]),
+        ("for (i,) in T.grid(3):\n    if i > n:\n        break\n    B[i] = 1", [1, 1]),
         ("for (i,) in T.grid(3):\n    B[i] = 1", [1, 1, 1]),
         ("for i, j in T.grid(2, 3):\n    if j == n:\n        continue\n    B[3 * i + j] = 1", [1, 0, 1, 1, 0, 1]),
         ("for (i,) in T.Parallel(3):\n    B[i] = 1", [1, 1, 1]),

@@ -286,6 +286,35 @@ def test_a_persistent_loop_that_would_not_end_is_refused(domain: list[int], wave
     assert T.Persistent([0], 1, 0).domain == (0,)
 
 
+@pytest.mark.parametrize(
+    ("domain", "blocks", "group", "turns"),
+    [
+        ([5], 2, 2, [0, 10, 1, 11, 2]),
+        ([3, 4], 2, 2, [[0, 1, 2, 3], [10, 11, 12, 13], [4, 14, 5, 15]]),
+        ([4, 2], 1, 3, [[0, 3], [1, 4], [2, 5], [6, 7]]),
+        ([9, 2], 1, None, [*([row, row + 8] for row in range(8)), [16, 17]]),
+        ([2, 3, 2], 1, 2, [[[6 * plane + t for t in row] for row in ((0, 2), (1, 3), (4, 5))] for plane in (0, 1)]),
+        ([2, 3, 1, 2], 1, 8, [[[[6 * a + 2 * b, 6 * a + 2 * b + 1]] for b in range(3)] for a in range(2)]),
+    ],
+)
+def test_persistent_blocks_take_tiles_in_turns_and_in_groups_of_rows(
+    run: Any, domain: list[int], blocks: int, group: int | None, turns: list[Any]
+) -> None:
+    """Ten times the block, and how many tiles it took before."""
+
+    @T.prim_func
+    def main(B: T.Tensor(domain, I)):
+        with T.Kernel(blocks) as bx:
+            taken = T.alloc_var(I, 0)
+            for indices in T.Persistent(domain, blocks, bx, group_size=group):
+                B[indices] = bx * 10 + taken
+                taken += 1
+
+    b = torch.zeros(domain, dtype=torch.int32)
+    run(main, b, out_idx=())
+    assert b.tolist() == turns
+
+
 @pytest.mark.parametrize("target", ["i", "(i,)", "[i]"])
 def test_the_only_index_of_a_loop_is_a_number_unless_a_tuple_is_asked_for(target: str) -> None:
     text = """

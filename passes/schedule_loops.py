@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
+from tiledsl.analysis.gluon.alternation import sums_of_groups
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, fits_registers
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
@@ -53,6 +54,8 @@ class ScheduleLoops(Pass):
     Where one group of warps runs a loop, two turns are taken at a time if registers suffice and a turn's first products
     need nothing of others: those of the second turn run while the first one's are used.
 
+    Where two groups take turns in turn, the same order is that of each, and the schedule says which sums are whose.
+
     Where consumers have rows of their own, products that wait for others of their turn are held back until those of the
     next turn are on their way, if the turn needs nothing of them. All other products are issued in order, each as soon
     as what it needs is there. Tiles that the same products read share a ring, and loops that follow each other share
@@ -92,13 +95,14 @@ class ScheduleLoops(Pass):
         groups = next((op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), 0)
         late = [loop.late if groups and self.skew else () for loop in found.loops]
         in_pairs = self.pairs and not groups and launch.groups == len(loops) == 1
+        alternate = launch.groups > 1 and loops[0].unroll == PAIR
         at_once = not all(_rescaled_late(loop) for loop, held in zip(found.loops, late) if held)
         for loop, held in zip(found.loops, late):
             if held:
                 _hold_back(loop, at_once)
             else:
-                _in_order(loop, self.skew)
-                if in_pairs and _fit_two_turns(loop, launch.warps):
+                _in_order(loop, self.skew and not alternate)
+                if alternate or in_pairs and _fit_two_turns(loop, launch.warps):
                     _in_pairs(loop)
         if any(late):
             _move_before(launch.body, loops)
@@ -118,6 +122,7 @@ class ScheduleLoops(Pass):
             in_flight=in_flight if any(in_flight) else (),
             query_in_registers=bool(waiting) and all(fits_registers(loop, groups) for loop in found.loops),
             in_turns=self.turns and any(map(in_words, waiting)) and have_same_turns(launch),
+            alternate=sums_of_groups(found.loops[0]) if alternate else (),
             packed=groups > 2 and any(ELEMENTS[product.a.dtype].bits == 16 for product in waiting),
         )
 

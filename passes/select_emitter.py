@@ -40,6 +40,7 @@ from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
+from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums
 from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
 from tiledsl.passes.gluon.guard_masks import guard_masks
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
@@ -61,7 +62,9 @@ from tiledsl.passes.unused_options import changed, remark_unused
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
 RESCALINGS = ("auto", "each", "late", "lazy")
-CONSUMERS = {"auto": (), "rows": (True,), "one": (False,), "apart": (False,)}  # whether each has rows of its own
+CONSUMERS = {  # whether each has rows of its own
+    "auto": (), "rows": (True,), "one": (False,), "apart": (False,), "alternate": (False,),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,10 @@ class SelectEmitter(Pass):
     fast_math: allow what may change the last bit of a result: dividing a row by multiplying with its inverse, and
                replacing scores by -inf instead of adding a mask of 0 and -inf to them.
     consumers: "rows", each with rows of its own, "one" group of all warps, "apart": two groups of four warps that run
-               the loops of one and exchange what each computes of products' operands (gluon/groups_apart.py); or
-               "auto": what is possible, rows first, unless warps would compute the same rows twice or products are
-               added to memory.
+               the loops of one and exchange what each computes of products' operands (gluon/groups_apart.py),
+               "alternate": two groups that take turns in turn, and each add to half of the columns of sums
+               (gluon/alternate_turns.py); or "auto": what is possible, rows first, unless warps would compute the
+               same rows twice or products are added to memory.
     rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
                to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
 
@@ -143,7 +147,9 @@ class SelectEmitter(Pass):
             "reciprocal": self.fast_math,
             "rescaling": self.rescale in ("auto", "lazy"),
             "masking": self.fast_math and masks,
-            "reassociation": any(map(sums_in_parts, of_kinds(program.root.nests(), tile.KernelOp))),
+            "reassociation": any(
+                sums_in_parts(kernel, self._halved(kernel)) for kernel in of_kinds(program.root.nests(), tile.KernelOp)
+            ),
         }
         return frozenset(name for name, may in names.items() if may)
 
@@ -196,7 +202,7 @@ class SelectEmitter(Pass):
                 raise first
             raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
-        if self.consumers == "apart":
+        if self.consumers in ("apart", "alternate"):
             options["groups"] = GROUPS
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
@@ -209,13 +215,17 @@ class SelectEmitter(Pass):
         kernel.parent.insert(twin, kernel)
         try:
             open_branch(twin.body)
-            divide_columns(twin)
+            divide_columns(twin, self._halved(twin))
             _load_boxes(twin)
             self._prepare(twin, by_rows, shared_bytes)
         except NotRecognised:
             twin.erase()
             raise
         return twin
+
+    def _halved(self, kernel: tile.KernelOp) -> list[Value]:
+        """Tiles whose columns are halved."""
+        return halved_sums(kernel.body) if self.consumers == "alternate" else []
 
     def _prepare(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> None:
         """Divide the rows of a kernel's products among consumers, or have one group of all warps run its loops. Raises
@@ -254,6 +264,8 @@ class SelectEmitter(Pass):
             if apart:
                 divide_among_groups(body, found, warps)
                 return
+            if self.consumers == "alternate":
+                left = alternate_turns(found, warps, left)
             for loop in found.loops:
                 for store in of_kinds(loop.op.body, tile.StoreOp):
                     if _walks_on(store, loop.op):

@@ -98,3 +98,11 @@ def test_a_schedule_that_breaks_a_rule_has_no_table(tmp_path: Path) -> None:
     file.write_text(text.replace('ring = "v"', 'ring = "item"'))
     with pytest.raises(TileError, match="ring 'item' holds"):
         lower(Request(file, "", {}, HOPPER, emit="schedule", resume_after="schedule-loops"))
+
+
+def test_groups_that_take_turns() -> None:
+    configs = {"select-emitter.backend": "gluon", "select-emitter.consumers": "alternate"}
+    text = schedule_of(tiledsl.compile(decode(keys=256), target=HOPPER, pass_configs=configs), HOPPER)
+    assert "; consumers, 2 times 4 warps, which take turns in turn" in text
+    assert "weights    1 x 64x64 float16, told     8 KiB" in text and "more       1 x 64 float32, told     0.25" in text
+    assert ": 2 deep, at least one turn, 2 turns at a time" in text

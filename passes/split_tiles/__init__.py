@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.ir.core import Operation
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import TensorType
 from tiledsl.location import UNKNOWN
@@ -66,14 +66,14 @@ class SplitTiles(Pass):
         return [(Dims(kernel, every=every), kernel) for kernel in kernels]
 
 
-def divide_columns(kernel: tile.KernelOp) -> None:
-    """Divide tiles of a kernel's products, but none of these products' rows."""
-    _divide(kernel, [Dims(kernel, whole_rows=True)], Ranges.around(kernel))
+def divide_columns(kernel: tile.KernelOp, halved: Iterable[Value] = ()) -> None:
+    """Divide tiles of a kernel's products, but none of these products' rows; the columns of some into halves."""
+    _divide(kernel, [Dims(kernel, whole_rows=True, halved=halved)], Ranges.around(kernel))
 
 
-def sums_in_parts(kernel: tile.KernelOp) -> bool:
+def sums_in_parts(kernel: tile.KernelOp, halved: Iterable[Value] = ()) -> bool:
     """Whether `divide_columns` would add up floats part by part."""
-    return Dims(kernel, whole_rows=True).divides_sums
+    return Dims(kernel, whole_rows=True, halved=halved).divides_sums
 
 
 def _divide(root: Operation, found: Sequence[Dims], ranges: Ranges) -> None:

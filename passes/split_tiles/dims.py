@@ -36,9 +36,12 @@ class Dims(DisjointSets[Dim]):
     either: computed from positions and numbers alone, their parts are computed wherever they are asked for.
     """
 
-    def __init__(self, kernel: tile.KernelOp, *, every: bool = False, whole_rows: bool = False) -> None:
+    def __init__(
+        self, kernel: tile.KernelOp, *, every: bool = False, whole_rows: bool = False, halved: Iterable[Value] = ()
+    ) -> None:
         super().__init__()
         self.whole_rows = whole_rows
+        self.halved = tuple(halved)  # tiles of which the columns are divided into halves
         self.sizes: dict[Dim, int] = {}
         self.kept: dict[Dim, Kept] = {}
         self.least: dict[Dim, int] = {}  # the least part of a dimension of a product
@@ -171,6 +174,8 @@ class Dims(DisjointSets[Dim]):
         else:
             chosen = {root: sizes[root] for root in least if root in sizes and gains(max(sizes[root]))}
             class_parts = {root: _parts(each, least[root]) for root, each in chosen.items()}
+        for root in {self.root((value, 1)) for value in self.halved}:
+            class_parts[root] = {size: ((0, size // 2), (size // 2, size // 2)) for size in sizes[root]}
         kept = {self.root(dim): why for dim, why in reversed(self.kept.items())}
         stay = {root: kept[root] for root, parts in class_parts.items() if parts and root in kept}
         for root, parts in class_parts.items():

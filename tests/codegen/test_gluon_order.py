@@ -61,6 +61,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "attention by one group": (turn_programs.weighted, 128, {"select-emitter.consumers": "one"}),
     "attention by groups apart": (turn_programs.weighted, 128, {"select-emitter.consumers": "apart"}),
     "two products into a sum, apart": (turn_programs.scan, 128, {"select-emitter.consumers": "apart"}),
+    "attention, groups take turns": (turn_programs.weighted, 64, {"select-emitter.consumers": "alternate"}),
+    "attention with one tile, groups take turns": (turn_programs.latent, 64, {"select-emitter.consumers": "alternate"}),
     "two products into a sum, not skewed": (turn_programs.scan, 128, {"schedule-loops.skew": False}),
 }
 

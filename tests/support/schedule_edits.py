@@ -57,6 +57,9 @@ def _changes(line: str, ir: str) -> Iterator[str]:
         for numbers in ("((),)", "((0,),)", "((1,),)", "((2,),)", "((9,),)"):
             plain = re.sub(r", in_flight = \((?:[^()]|\([^()]*\))*\)", "", line)
             yield plain.replace("}", f", in_flight = {numbers}}}")
+    if "alternate" in line:
+        for sums in ("((3,), (2,))", "((2, 3), ())", "((2,), (2,))", "((0,), (3,))", "((2,), (9,))", "()"):
+            yield re.sub(r"alternate = \(\(.*?\)\)", f"alternate = {sums}", line)
     depth = re.search(r"num_stages = (\d+)", line)
     if depth and "scf.for" in line:
         for other in {1, 2, 3, 4, 0} - {int(depth[1])}:

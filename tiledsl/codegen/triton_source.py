@@ -8,6 +8,7 @@ from tiledsl.analysis.gluon.words import in_fours
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
+from tiledsl.codegen.gluon.alternating import AlternatingWriter
 from tiledsl.codegen.gluon.kernel import GluonKernelWriter
 from tiledsl.codegen.gluon.rings import RingWriter
 from tiledsl.codegen.host import HostWriter, debug_options
@@ -21,7 +22,7 @@ from tiledsl.codegen.host_descriptors import (
 )
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.codegen.names import RESERVED, comment
-from tiledsl.dialects import tile, triton
+from tiledsl.dialects import gluon, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
@@ -29,6 +30,13 @@ from tiledsl.ir.core import Operation
 __all__ = ["EmittedKernel", "EmittedModule", "emit"]
 
 _WRITERS: dict[str, type[KernelWriter]] = {"triton": KernelWriter, "gluon": GluonKernelWriter, "rings": RingWriter}
+
+
+def _writer(launch: triton.LaunchOp) -> type[KernelWriter]:
+    first = launch.body.first
+    if isinstance(first, gluon.ScheduleOp) and first.alternate:
+        return AlternatingWriter
+    return _WRITERS[dict(launch.options).get("emitter", "triton")]
 
 
 def emit(root: Operation) -> EmittedModule:
@@ -60,9 +68,9 @@ def emit(root: Operation) -> EmittedModule:
     overlapped = False
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
-    writers = [_WRITERS[dict(launch.options).get("emitter", "triton")] for launch in launches]
+    writers = [_writer(launch) for launch in launches]
     languages = {"Triton" if each is KernelWriter else "Gluon" for each in writers}
-    uses_gluon = GluonKernelWriter in writers
+    uses_gluon = any(issubclass(each, GluonKernelWriter) for each in writers)
     helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
     for launch, make in zip(launches, writers):
         writer = make(launch, module_names)

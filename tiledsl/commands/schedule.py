@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tiledsl.analysis.gluon.alternation import told
 from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.schedule import PLACES, Schedule
 from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
@@ -94,10 +95,9 @@ class _Launch:
             yield f"roles   {self.warps} warps, which all do the same"
         else:
             rows = f", {self.groups} times {self.warps} warps with rows of their own" if self.groups > 1 else ""
-            if self.schedule.groups > 1:
-                rows = (
-                    f", {self.schedule.groups} times {self.warps // self.schedule.groups} warps, which exchange tiles"
-                )
+            if self.launch.groups > 1:
+                how = "take turns in turn" if self.schedule.alternate else "exchange tiles"
+                rows = f", {self.launch.groups} times {self.warps // self.launch.groups} warps, which {how}"
             yield f"roles   a producer of 1 warp, which loads; consumers{rows or f' of {self.warps} warps'}"
             yield from _titled("rings", self._rings(self.schedule))
         known: dict[Operation, bool] = {loop.op: loop.runs for loop in self.schedule.loops} if self.schedule else {}
@@ -123,6 +123,9 @@ class _Launch:
             places = 1 if schedule.groups == 1 else PLACES
             total += places * _bytes(value)
             yield self._places(value, places, ", computed")
+        for value in told(schedule.loops[0].op, schedule.alternate) if schedule.alternate else ():
+            total += _bytes(value)
+            yield self._places(value, 1, ", told")
         yield ["", "", f"{total / 1024:g} KiB"]
 
     def _places(self, value: Value, depth: int, what: str) -> list[str]:

@@ -85,7 +85,8 @@ class ScheduleOp(Operation):
     that are products which the next turn awaits. query_in_registers: whether left operands that are loaded before the
     loops are read to registers once. packed: whether operands that are handed on to the next turn are, two elements in
     a register. in_turns: whether consumers issue the products of a loop that holds some back one after the other, so
-    that one computes while the others' products run.
+    that one computes while the others' products run. alternate: for each of two groups of warps that take the turns of
+    the loop in turn, the numbers of the carried values that it adds products to, in all turns.
 
     Example: `gluon.schedule {runs = (true, false), query_in_registers = true}`
     """
@@ -97,6 +98,7 @@ class ScheduleOp(Operation):
     query_in_registers = attr(bool, False)
     packed = attr(bool, False)
     in_turns = attr(bool, False)
+    alternate = attr(tuple, ())
 
     def verify(self) -> None:
         if {*map(type, self.runs)} - {bool}:

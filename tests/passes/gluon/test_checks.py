@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,8 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "attention with one tile, rows shared": lambda: turn_programs.latent(8, 5, 2, 64),
     "attention in parts": lambda: turn_programs.in_parts(8, 5, 2),
     "two sums": tile_loops.summed,
+    "groups take turns": lambda: turn_programs.weighted(8, 5, 2, 64, width=128),
+    "groups take turns, one tile": lambda: turn_programs.latent(8, 5, 2, 64),
     "chunk scan": tile_loops.scan,
     "loop in a loop": tile_loops.grouped,
     "carried state": tile_loops.carried,
@@ -43,7 +46,9 @@ def gradients(causal: bool) -> Any:
 
 
 def compiled(name: str) -> tiledsl.Kernel:
-    kernel = tiledsl.compile(PROGRAMS[name](), target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    consumers = "alternate" if "take turns" in name else "auto"
+    configs = {"select-emitter.backend": "gluon", "select-emitter.consumers": consumers}
+    kernel = tiledsl.compile(PROGRAMS[name](), target="cuda:90", pass_configs=configs)
     assert "@gluon.jit" in kernel.source
     return kernel
 
@@ -84,7 +89,7 @@ def refused_or_right(name: str, every: int) -> tuple[int, Counter[str]]:
     return accepted, rules
 
 
-@pytest.mark.parametrize("name", ["product", "pairs of products", "attention", "two sums"])
+@pytest.mark.parametrize("name", ["product", "pairs of products", "attention", "two sums", "groups take turns"])
 def test_what_is_not_refused_is_right(name: str) -> None:
     accepted, rules = refused_or_right(name, 2)
     assert accepted >= 5 and len(rules) >= 3, rules
@@ -136,3 +141,40 @@ def test_what_is_said_of_a_broken_rule(case: str) -> None:
     assert said in raised.value.message and raised.value.message.startswith(("gluon.", "scf.", "tensor.", "triton."))
     assert (new if case != "order" else "tensor.reduce %s") in raised.value.message  # the operation, as the text has it
     assert instead in "\n".join(map(str, raised.value.notes)) and "of schedules: " in str(raised.value.notes[0])
+
+
+SUMS = "alternate = ((2,), (3,))"
+ONE_GROUPS = "it is computed of a tile that one group alone has, and both need it"
+NOT_ALTERNATING: dict[str, tuple[str, str, str]] = {
+    "turns one by one": (", unroll = 2", "", "where there are 2 and loops have unroll = 2: 2 groups, 0"),
+    "nobody's sums": (f", {SUMS}", "", "groups alternate where there are 2 and loops have unroll = 2: 2 groups, 2"),
+    "one sum for both": (SUMS, "alternate = ((2,), (2,))", "need sums of their own, and have [[2], [2]]"),
+    "a group without sums": (SUMS, "alternate = ((2, 3), ())", "need sums of their own, and have [[2, 3], []]"),
+    "three groups": (SUMS, "alternate = ((2,), (3,), (0,))", "need sums of their own, and have [[2], [3], [0]]"),
+    "no sum": (SUMS, "alternate = ((0,), (3,))", "value 0 of those that the loop carries is no sum of products"),
+    "no value": (SUMS, "alternate = ((2,), (9,))", "value 9 of those that the loop carries is no sum of products"),
+    "weights in a sum": ("gluon.rescale %acc_1, %19 {skip = true}", "arith.mul %acc_1, %s_1", ONE_GROUPS),
+    "scores in a sum": ("gluon.rescale %acc_1, %19 {skip = true}", "arith.mul %acc_1, %s", ONE_GROUPS),
+    "the other's sum": ("gluon.rescale %acc_1,", "gluon.rescale %acc_64_1,", "of a sum that one group alone has"),
+    "both sums": ("arith.mul %acc_64, %inverse_1", "arith.mul %acc_64, %acc", "computed of the sums of both groups"),
+    "no first product": ("tensor.dot %q, %k_t, %5", "tensor.dot %q, %k_t, %acc_1", "a turn begins with no product"),
+    "transposed weights": (
+        "%acc_3 = tensor.dot %weights,",
+        "%w = tensor.transpose %weights {permutation = (1, 0)} : tensor<64x64xfloat16>\n%acc_3 = tensor.dot %w,",
+        "a product's left operand does not tell that the first products of its turn are done",
+    ),
+    "one ring for both": ('ring = "v_64"', 'ring = "v"', "a tile is read for the sums of both groups"),
+    "a tile read by threads": (
+        "%top_2 =", "%v_2 = arith.add %v, %v : tensor<64x64xfloat16>\n%top_2 =", "by something else than products"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_ALTERNATING)
+def test_groups_that_cannot_take_turns(case: str) -> None:
+    old, new, said = NOT_ALTERNATING[case]
+    ir = compiled("groups take turns").ir("triton")
+    assert old in ir
+    with pytest.raises(TileError, match=re.escape(said)) as raised:
+        resumed(ir.replace(old, new)).source
+    assert "the rule 'alternate' of schedules" in str(raised.value.notes[0])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import dropwhile
 from typing import TypeAlias
 
+from tiledsl.analysis.gluon.alternation import why_not
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
     PAIR,
@@ -44,6 +45,7 @@ RULES = {
     "tokens": "a ring has a place more than are taken when the next tile is awaited",
     "in flight": "what the next turn awaits is issued in each turn, and read by nothing else",
     "results": "a result that takes an operand's place finds one",
+    "alternate": "groups that take turns in turn have sums of their own, and know when first products are done",
     "fours": "what is computed from a product knows the order of its columns",
 }
 
@@ -56,6 +58,7 @@ def checked(launch: triton.LaunchOp) -> Schedule:
     _check_results(launch, schedule)
     _check_fours(launch, schedule)
     _check_stages(schedule)
+    _check_alternate(launch, schedule)
     for loop in schedule.loops:
         _check_readers(loop, schedule)
         _check_order(loop, schedule)
@@ -126,6 +129,21 @@ def _check_rings(launch: triton.LaunchOp) -> None:
                 raise _broken("rings", load, "the tile is loaded inside of a branch, or of a loop without products")
             if load in behind:
                 raise _broken("rings", load, "a tile for all turns is loaded behind a loop", "it before the loops")
+
+
+def _check_alternate(launch: triton.LaunchOp, schedule: Schedule) -> None:
+    """Two groups take the turns of the only loop in turn; what they know at its end they knew before its first turn."""
+    op, loops = schedule.op, [loop.op for loop in schedule.loops]
+    if bool(op.alternate) != (launch.groups > 1 and any(loop.unroll == PAIR for loop in loops)):
+        unrolled = ", ".join(str(loop.unroll) for loop in loops)
+        what = f"groups alternate where there are 2 and loops have unroll = {PAIR}: {launch.groups} groups, {unrolled}"
+        raise _broken("alternate", op, what, "the sums of each group, or unroll = 1")
+    if op.alternate:
+        if len(loops) > 1 or not schedule.kept:
+            raise _broken("alternate", op, "groups alternate in one loop, before which tiles are loaded for both")
+        wrong = why_not(loops[0], op.alternate)
+        if wrong is not None:
+            raise _broken("alternate", wrong[1], wrong[0])
 
 
 def _tiles(kind: list[_Kind]) -> str:

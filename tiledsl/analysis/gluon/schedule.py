@@ -109,12 +109,14 @@ class Schedule:
     owner: for each load the one of an earlier loop whose places it has, or itself. own: the loads of which each
     consumer has a tile of its own. buffers: for each computed operand that passes through shared memory, since warps
     that share its rows hold other columns of it, the one whose place it has. prepared: what makes left operands in
-    registers of tiles that are loaded `for_registers`. groups: of four warps that run apart.
+    registers of tiles that are loaded `for_registers`. groups: of four warps that run apart. alternate: for each of two
+    groups that take turns in turn, the numbers of its sums; then `warps` are those of a group.
     """
 
     def __init__(self, launch: triton.LaunchOp) -> None:
         self.op = schedule_of(launch)
-        self.warps, self.groups = launch.warps, launch.groups
+        self.alternate = self.op.alternate
+        self.warps, self.groups = (4, 1) if self.alternate else (launch.warps, launch.groups)
         self.group = next((op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)), None)
         self.parts = 1 if self.group is None else int(self.group.parts)
         found = [op for op in launch.body.walk() if isinstance(op, scf.ForOp) and is_scheduled(op)]

@@ -428,6 +428,8 @@ class GluonLanguage(Language):
         self.turns.pause()
         if pred:
             barrier.update(int(count), 0, known)
+            if barrier.count == count:  # who alone arrives knows that the phase is over
+                self.here().warps.learn(Clock({barrier: barrier.phases}))
 
     def _load_box(self, descriptor: Descriptor, starts: Sequence[Any], barrier: Barrier, place: Shared) -> None:
         warps = self.here().warps

@@ -43,7 +43,7 @@ from tiledsl.ir.core import Operation, Region, Value
 
 
 @dataclass(eq=False)
-class _Turn:
+class Turn:
     """What has happened in a turn: rings whose tiles were awaited, and for each counter those still to be read;
     `passed`: counters that have gone on to the next turn, while this one still reads tiles."""
 
@@ -53,12 +53,13 @@ class _Turn:
 
 
 @dataclass(eq=False)
-class _Flying:
+class Flying:
     """A product that has been issued.
 
     values: what has its sum, unless another product is added to that; names: of what a wait must mention: the sum, and
     the operand that it reads from registers; read: the rings that no later product of its stage reads; freed: those
-    that none does, and at which place; turn: that has issued it, None if it is the one before; copy: of several turns.
+    that none does, and at which place; turn: that has issued it, None if it is the one before; copy: of several turns;
+    place: of an operand that another group of warps has stored.
     """
 
     op: tensor.DotOp
@@ -66,8 +67,9 @@ class _Flying:
     names: list[str]
     read: list[str]
     freed: dict[str, str]
-    turn: _Turn | None
+    turn: Turn | None
     copy: int
+    place: str = ""
 
 
 class GluonKernelWriter(ProducerWriter):
@@ -75,8 +77,8 @@ class GluonKernelWriter(ProducerWriter):
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         super().__init__(launch, module_names)
-        self.flying: list[_Flying] = []
-        self.now = _Turn()
+        self.flying: list[Flying] = []
+        self.now = Turn()
         self.read_by_threads = {load.ring for load in self.plan.loads if self._is_read_by_threads(load)}
         self.unfenced = set(self.read_by_threads)  # those with loads that no fence of the turn is behind
         self.has_before = ""  # a condition on arrivals for the turn before
@@ -290,10 +292,10 @@ class GluonKernelWriter(ProducerWriter):
         self.unfenced = set(self.read_by_threads)
         self._await(len(old))
 
-    def _in_flight(self, loop: Loop) -> list[_Flying]:
+    def _in_flight(self, loop: Loop) -> list[Flying]:
         """What the turn before has issued and this one awaits. One that is the accumulator of its own product needs no
         other type than what a wait gives."""
-        old: list[_Flying] = []
+        old: list[Flying] = []
         for number in loop.in_flight:
             argument, product = loop.op.iter_args[number], loop.op.yielded[number].op
             assert isinstance(product, tensor.DotOp)
@@ -358,7 +360,7 @@ class GluonKernelWriter(ProducerWriter):
         self.loop, self.unfenced = loop, set(self.read_by_threads)
         clusters = [cluster for cluster in loop.clusters if cluster.stage in stages]
         carried = len(self.flying)
-        turns = [_Turn(left=self._counters(loop, stages)) for _ in range(copies)]
+        turns = [Turn(left=self._counters(loop, stages)) for _ in range(copies)]
         self.now = turns[0]
         late: dict[Value, str] = {}
         if loop.index_late and 1 in stages:
@@ -466,7 +468,7 @@ class GluonKernelWriter(ProducerWriter):
 
     # Products
 
-    def _flying(self, loop: Loop, op: tensor.DotOp) -> _Flying:
+    def _flying(self, loop: Loop, op: tensor.DotOp) -> Flying:
         read, freed = [], {}
         stage = loop.stage[op]
         for name, ring in self.plan.rings.items():
@@ -478,7 +480,7 @@ class GluonKernelWriter(ProducerWriter):
         values = {op.out}
         if stage:  # which the next turn reads as what it carries
             values |= {arg for arg, value in zip(loop.op.iter_args, loop.op.yielded) if value is op.out}
-        return _Flying(op, values, [self.name(op.out)], read, freed, self.now, self.variables.copy)
+        return Flying(op, values, [self.name(op.out)], read, freed, self.now, self.variables.copy)
 
     def _meet(self) -> None:
         """Have the warps wait for one another, before one stores what others' products read."""
@@ -642,7 +644,7 @@ class GluonKernelWriter(ProducerWriter):
             for ring, place in each.freed.items()
         ]
         self._release(freed)
-        buffers = {self._buffer(each.op) for each in finished} - {"", *self.exchanges}
+        buffers = {name for each in finished for name in (each.place, self._buffer(each.op))} - {"", *self.exchanges}
         if buffers and not freed:  # to arrive does the same
             self._meet()
         done = {ring for each in finished if each.turn is self.now for ring in each.read}

@@ -296,6 +296,10 @@ class ProducerWriter(SpecializedWriter):
 
     # The entry
 
+    def arrivals(self, ring: str) -> int:
+        """How many consumers release a place of a ring."""
+        return 1 if self.plan.rings[ring].by_consumer else self.warp_groups
+
     def entry(self, name: str) -> list[str]:
         for found in self.plan.rings.values():
             for load in found.tiles:
@@ -310,7 +314,7 @@ class ProducerWriter(SpecializedWriter):
         for ring, found in self.plan.rings.items():
             places = found.depth * (self.warp_groups if found.by_consumer else 1)
             self.line(f"{self.full[ring]} = _barriers({places}, 1)")
-            self.line(f"{self.empty[ring]} = _barriers({places}, {1 if found.by_consumer else self.warp_groups})")
+            self.line(f"{self.empty[ring]} = _barriers({places}, {self.arrivals(ring)})")
         if self.plan.op.in_turns:
             self.line(f"{self.order} = _barriers({self.warp_groups}, 1)")
         for full, _, _ in self.exchanges.values():

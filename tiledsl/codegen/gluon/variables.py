@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from tiledsl.analysis.gluon.schedule import PAIR, Schedule, block, ending_in, in_order
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
-from tiledsl.ir.core import Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 
 
 class LoopVariables(Variables):
     """The variables of a scheduled launch.
 
-    Computed operands have variables: they are stored or converted as soon as they are there. What a turn computes for
-    the next one has a variable that nothing else has, unless it is what a product is added to; nor do values of one
-    stage share one with values of the other. Loops of a chain share what they carry and hand on. Where several
-    turns are taken at a time, each has variables of its own up to its products: `copy` says which turn is meant.
+    Computed operands, and what groups of warps tell each other (`told`), have variables: they are stored or converted
+    as soon as they are there. What a turn computes for the next one has a variable that nothing else has, unless it is
+    what a product is added to; nor do values of one stage share one with values of the other. Loops of a chain share
+    what they carry and hand on. Where several turns are taken at a time, each has variables of its own up to its
+    products: `copy` says which turn is meant.
     """
 
-    def __init__(self, body: Region, names: PythonNames, plan: Schedule) -> None:
+    def __init__(self, body: Region, names: PythonNames, plan: Schedule, told: Iterable[Operation] = ()) -> None:
         self._plan = plan
         self.copy = 0
         self.late: dict[Value, str] = {}  # names of indices in what waits for the next turn
         self._copies: dict[tuple[int, int], str] = {}
-        self._operands = {in_order(product.a).op for product in plan.products if block(product.a) is None}
+        operands = (in_order(product.a).op for product in plan.products if block(product.a) is None)
+        self._stored = {*operands, *told}
         self._held = [value for loop in plan.loops for value in loop.held]
         self._accumulators = {product.accumulator for product in plan.products}
         self._alone = {value for value in self._held if value not in self._accumulators}
@@ -59,7 +62,7 @@ class LoopVariables(Variables):
 
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
         super()._choose_inlined(region, length)
-        self.inlined.difference_update(op for op in self._operands if op is not None)
+        self.inlined.difference_update(op for op in self._stored if op is not None)
         self.inlined.difference_update(value.op for value in self._alone if value.op is not None)
 
     def _join(self, a: Value, b: Value, always: bool = False) -> bool:

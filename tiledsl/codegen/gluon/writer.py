@@ -262,7 +262,7 @@ class SpecializedWriter(KernelWriter, ABC):
         offsets = ", ".join(self.starts_of(op))
         if op.ring == "results":
             self.line(f"tma.store_wait({op.places - 1})")
-        at = self.consumer
+        at = self.result_at()
         if op.places > 1:
             at = f"{self.consumer} * {op.places} + {self.out_places[buffer]}"
         place, value = self.matrix(buffer, at, op), op.value
@@ -277,6 +277,10 @@ class SpecializedWriter(KernelWriter, ABC):
         self.line(f"{send}({name}, [{offsets}], {buffer}.index({at}))")
         if op.places > 1:
             self.line(f"{self.out_places[buffer]} ^= 1")
+
+    def result_at(self) -> str:
+        """The place of a box that is stored: each consumer has one."""
+        return self.consumer
 
     def starts_of(self, op: triton.StoreBlockOp) -> list[str]:
         """Where a box begins, or a consumer's piece of it."""

@@ -105,6 +105,26 @@ def test_compare_sees_one_wrong_element() -> None:
         compare("y", got, want, 1e-2)
 
 
+def test_elements_are_held_to_the_size_of_their_rows() -> None:
+    """100 rows of 1 and one of 10: there, 0 may be off by six allowed errors of 10, elsewhere by six of the whole."""
+    want = torch.ones(101, 100)
+    want[7] = 10.0
+    want[7, 3] = want[8, 3] = 0.0
+    got = want.clone()
+    got[7, 3] = 0.59
+    assert compare("y", got, want, 1e-2) < 1e-2
+    got[7, 3] = 0.61
+    with pytest.raises(Wrong, match="1 elements by much"):
+        compare("y", got, want, 1e-2)
+    got[7, 3], got[8, 3] = 0.0, 0.1
+    with pytest.raises(Wrong, match="1 elements by much"):
+        compare("y", got, want, 1e-2)
+    assert compare("y", got[:0], want[:0], 1e-2) == compare("y", got[:, :0], want[:, :0], 1e-2) == 0.0
+    column = want[:, :1]
+    with pytest.raises(Wrong, match="1 elements by much"):
+        compare("y", column + torch.eye(101)[:, :1] * 0.2, column, 1e-2)
+
+
 def test_compare_sees_a_small_error_everywhere() -> None:
     want = torch.ones(1000)
     with pytest.raises(Wrong, match=r"off by 2\.00e-02"):

@@ -149,13 +149,13 @@ def _add_parts(
 
 def _divide(kernel: tile.KernelOp, shapes: list[tuple[int, ...]], blocks: int) -> None:
     """Have several programs finish a few rows of a block each, where rows have nothing to do with each other."""
-    rows = shapes[0][0]
+    rows, *others = {shape[0] for shape in shapes}
     pieces, rest = divmod(rows, _ROWS)
     try:
         check_rows(kernel.body, shapes, set())
     except NotRecognised:
         return
-    if rest or pieces < 2 or any(shape[0] != rows for shape in shapes):
+    if others or rest or pieces < 2:
         return
     kernel.set_field("grid", [Builder.at(kernel).constant(blocks * pieces, INT32)])
     (block,) = kernel.body.args

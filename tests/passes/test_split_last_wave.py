@@ -76,7 +76,9 @@ def test_epilogue() -> None:
     torch.testing.assert_close(top, made.view(5, 3, 16).amax(2).T)
 
 
-def gradients(semantics: str = "relaxed", reads: bool = False, before: bool = False) -> T.PrimFunc:
+def gradients(
+    semantics: str = "relaxed", reads: bool = False, before: bool = False, start: float = 0, prints: bool = False
+) -> T.PrimFunc:
     """Two sums of a block, and a third product that each iteration adds to memory, on a grid of three dimensions."""
 
     @T.prim_func
@@ -94,7 +96,7 @@ def gradients(semantics: str = "relaxed", reads: bool = False, before: bool = Fa
             r = T.alloc_fragment((16, 16), "float32")
             s = T.alloc_fragment((16, 16), "float32")
             T.clear(p)
-            T.clear(r)
+            T.fill(r, start)
             T.copy(B[bz, by, bx * 16, 0], b)
             if before:
                 T.atomic_add(S[0, 0, 0, 0], 1.0)
@@ -103,6 +105,8 @@ def gradients(semantics: str = "relaxed", reads: bool = False, before: bool = Fa
                 T.gemm(b, a, p)
                 T.gemm(b, a, r, transpose_B=True)
                 T.gemm(a, b, s, clear_accum=True)
+                if prints:
+                    T.print(k)
                 for i, j in T.Parallel(16, 16):
                     if reads:
                         s[i, j] += S[bz, by, k * 16 + i, j]
@@ -130,12 +134,19 @@ def test_several_sums_and_what_is_added_to_memory_beside_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "refused", [{"semantics": "acq_rel"}, {"reads": True}, {"before": True}], ids=lambda each: next(iter(each))
+    ("refused", "reason"),
+    [
+        ({"semantics": "acq_rel"}, "the kernel has atomics, prints or assertions"),
+        ({"reads": True}, "the kernel has atomics, prints or assertions"),
+        ({"before": True}, "the kernel has atomics, prints or assertions"),
+        ({"prints": True}, "the kernel has atomics, prints or assertions"),
+        ({"start": 1.0}, "the sum does not begin as zeros"),
+    ],
 )
-def test_additions_that_others_may_see_are_not_divided(refused: dict[str, Any]) -> None:
+def test_additions_that_others_may_see_are_not_divided(refused: dict[str, Any], reason: str) -> None:
     kernel = tiledsl.compile(gradients(**refused), target="interpret", pass_configs={PROGRAMS: 10})
-    reason = "the last wave of blocks is not split, because the kernel has atomics, prints or assertions"
-    assert reason in kernel.remarks and "gradients_parts" not in kernel.source
+    assert f"the last wave of blocks is not split, because {reason}" in kernel.remarks
+    assert "gradients_parts" not in kernel.source
 
 
 @pytest.mark.parametrize(

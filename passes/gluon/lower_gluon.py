@@ -10,8 +10,7 @@ from tiledsl.dialects import arith, gluon, scf, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32
-from tiledsl.passes.index_arithmetic import insert_or_fold
+from tiledsl.passes.index_arithmetic import IndexArithmetic
 
 
 def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: bool) -> None:
@@ -20,39 +19,75 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
     and the first index changes fastest, after those that what a loop loads does not depend on. Otherwise each program
     has one block. If loops get longer as an index grows, that index changes fastest, and blocks are distributed so that
-    programs end together (gluon.longest_first); without persistent programs, the longest blocks come first. If loops
-    get shorter, each program has one block: the longest come first by themselves.
+    programs end together (gluon.longest_first). Without persistent programs, and if loops get shorter as an index
+    grows, each program has one block, in panels of which the longest come first.
     """
-    host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
-    several = [index for index, extent in zip(indices, launch.grid, strict=True) if constant_of(extent) != 1]
+    host, inside = (
+        IndexArithmetic(Builder.at(launch)),
+        IndexArithmetic(Builder(launch.body, launch.body.first, launch.loc)),
+    )
+    extents = list(launch.grid)
+    several = [index for index, extent in zip(indices, extents, strict=True) if constant_of(extent) != 1]
     growing = next((index for index in several if _loops_grow_with(index, launch)), None)
-    if not persistent or any(_loops_grow_with(index, launch, -1) for index in several):
-        for axis, (index, extent) in enumerate(zip(indices, launch.grid, strict=True)):
-            place: Value = inside.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result
+    shrinking = next((index for index in several if _loops_grow_with(index, launch, -1)), None)
+    if not persistent or shrinking is not None:
+        uneven = shrinking if growing is None else growing
+        if uneven is not None and len(several) > 1:
+            places = _in_panels(launch, indices.index(uneven), host, inside)
+        else:
+            places = [inside.at.insert(triton.ProgramIdOp(axis=axis)).result for axis in range(len(indices))]
+        for index, place, extent in zip(indices, places, extents, strict=True):
+            place.name = index.name
             if index is growing:
-                last = insert_or_fold(inside, arith.SubOp(extent, inside.constant(1, INT32)))
-                place = insert_or_fold(inside, arith.SubOp(last, place))
+                last = inside.apply(arith.SubOp, extent, inside.constant(1))
+                place = inside.apply(arith.SubOp, last, place)
             index.replace_with(place)
         return
-    processors = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
+    processors = host.at.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
     order = [axis for axis, index in enumerate(indices) if index is not growing]
     order.sort(key=lambda axis: _chooses_tiles(indices[axis], launch))
-    others = _product(host, [launch.grid[axis] for axis in order])
+    others = _product(host, [extents[axis] for axis in order])
     if growing is None:
-        blocks, remaining = others, inside.insert(gluon.WorkItemOp(others, names=["item"])).out
+        blocks, remaining = others, inside.at.insert(gluon.WorkItemOp(others, names=["item"])).out
     else:
-        extent = launch.grid[indices.index(growing)]
-        blocks = insert_or_fold(host, arith.MulOp(extent, others))
-        balanced = inside.insert(gluon.LongestFirstOp(extent, others, names=[growing.name, "rest"]))
+        extent = extents[indices.index(growing)]
+        blocks = host.apply(arith.MulOp, extent, others)
+        balanced = inside.at.insert(gluon.LongestFirstOp(extent, others, names=[growing.name, "rest"]))
         growing.replace_with(balanced.index)
         remaining = balanced.rest
-    for axis in order:
-        index, place = indices[axis], remaining
-        if axis != order[-1]:
-            place = insert_or_fold(inside, arith.TruncModOp(remaining, launch.grid[axis]))
-            remaining = insert_or_fold(inside, arith.TruncDivOp(remaining, launch.grid[axis]))
-        index.replace_with(place)
-    launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
+    for axis, place in zip(order, _divided(inside, remaining, [extents[axis] for axis in order]), strict=True):
+        indices[axis].replace_with(place)
+    launch.set_field("grid", [host.at.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
+
+
+def _in_panels(launch: triton.LaunchOp, axis: int, host: IndexArithmetic, inside: IndexArithmetic) -> list[Value]:
+    """A program for each block, and its indices: panels of as many blocks as run two times at once, each walked along
+    the other indices first. What runs at a time shares tiles, and the last blocks that begin are among the shortest."""
+    extent, others = launch.grid[axis], [size for number, size in enumerate(launch.grid) if number != axis]
+    rows = _product(host, others)
+    processors = host.at.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
+    twice = host.apply(arith.MulOp, processors, host.constant(2))
+    at_least_one = host.apply(arith.MaxOp, extent, host.constant(1))
+    height = host.apply(arith.MaxOp, host.apply(arith.FloorDivOp, twice, at_least_one), host.constant(1), "panel_rows")
+    size = host.apply(arith.MulOp, height, extent, "panel_blocks")
+    launch.set_field("grid", [host.apply(arith.MulOp, extent, rows, "blocks")])
+    block = inside.at.insert(triton.ProgramIdOp(axis=0, names=["block"])).result
+    first = inside.apply(arith.MulOp, inside.apply(arith.TruncDivOp, block, size, "panel"), height, "first_row")
+    within = inside.apply(arith.TruncModOp, block, size, "within")
+    height = inside.apply(arith.MinOp, inside.apply(arith.SubOp, rows, first), height, "height")
+    row = inside.apply(arith.AddOp, first, inside.apply(arith.TruncModOp, within, height), "row")
+    places = _divided(inside, row, others)
+    places.insert(axis, inside.apply(arith.TruncDivOp, within, height))
+    return places
+
+
+def _divided(inside: IndexArithmetic, number: Value, extents: Sequence[Value]) -> list[Value]:
+    """The indices that a number stands for, of which the first changes fastest."""
+    places = []
+    for extent in extents[:-1]:
+        places.append(inside.apply(arith.TruncModOp, number, extent))
+        number = inside.apply(arith.TruncDivOp, number, extent)
+    return [*places, number]
 
 
 def _chooses_tiles(index: Value, launch: triton.LaunchOp) -> bool:
@@ -62,10 +97,10 @@ def _chooses_tiles(index: Value, launch: triton.LaunchOp) -> bool:
     return any(depends_on(start, [index]) for load in loads for start in load.starts)
 
 
-def _product(at: Builder, factors: Sequence[Value]) -> Value:
-    made = at.constant(1, INT32)
+def _product(at: IndexArithmetic, factors: Sequence[Value]) -> Value:
+    made = at.constant(1)
     for factor in factors:
-        made = insert_or_fold(at, arith.MulOp(made, factor))
+        made = at.apply(arith.MulOp, made, factor)
     return made
 
 

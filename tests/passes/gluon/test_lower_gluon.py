@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from tests.passes.ir_cases import filecheck, kernel_of, program
+from tests.support.executor import run
+from tiledsl.certificate.executor.blocks import MULTIPROCESSORS
 from tiledsl.dialects.tile import KernelOp
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
@@ -81,20 +84,58 @@ def test_programs_that_run_at_the_same_time_load_the_same_tiles(place: str, in_l
     )
 
 
+SHRINKING = "%left = arith.sub %t, %by : int32\nscf.for %c0, %left, %c1 (%k: int32) { scf.yield }"
+
+
 def test_a_program_for_each_block() -> None:
-    """The longest blocks come first."""
+    """In panels of so many rows that two blocks come for each multiprocessor, the longest of each first."""
+    found = lowered(("%s", "%t", 4), GROWING, persistent=False)
     filecheck(
-        lowered(("%s", "%t", 4), GROWING, persistent=False),
+        found,
         """
-        CHECK: triton.launch [%s, %t, %grid2]
-        CHECK: %bx = triton.program_id {axis = 0} : int32
-        CHECK-NEXT: %by = triton.program_id {axis = 1} : int32
+        CHECK: [[ROWS:%[0-9]+]] = arith.mul %s, %grid2 : int32
+        CHECK: [[TWICE:%[0-9]+]] = arith.mul %multiprocessors, %{{[0-9]+}} : int32
+        CHECK-NEXT: [[ONE:%[0-9]+]] = arith.constant {value = 1} : int32
+        CHECK-NEXT: [[EXTENT:%[0-9]+]] = arith.max %t, [[ONE]] : int32
+        CHECK-NEXT: [[HEIGHT:%[0-9]+]] = arith.floordiv [[TWICE]], [[EXTENT]] : int32
+        CHECK: %panel_rows = arith.max [[HEIGHT]], %{{[0-9]+}} : int32
+        CHECK-NEXT: %panel_blocks = arith.mul %panel_rows, %t : int32
+        CHECK-NEXT: %blocks = arith.mul %t, [[ROWS]] : int32
+        CHECK-NEXT: triton.launch [%blocks]
+        CHECK: %block = triton.program_id {axis = 0} : int32
         CHECK: [[LAST:%[0-9]+]] = arith.sub %t_1, %{{[0-9]+}} : int32
         CHECK-NEXT: %by_1 = arith.sub [[LAST]], %by : int32
-        CHECK-NEXT: %bz = triton.program_id {axis = 2} : int32
         CHECK: scf.for %c0, %by_1, %c1
         """,
     )
+
+
+@pytest.mark.parametrize(("body", "last"), [(GROWING, True), (SHRINKING, False)])
+@pytest.mark.parametrize(("first", "extent", "third"), [(3, 2, 2), (5, 4, 1), (2, 9, 2)])
+def test_panels_have_all_blocks_once_and_the_longest_first(
+    body: str, last: bool, first: int, extent: int, third: int
+) -> None:
+    """Of a few multiprocessors; a block notes as what it came."""
+    noted = '%n = tile.atomic %one, %N[%c0] {kind = "add"} : int32\ntile.store %n, %A[%bx, %by, %bz] {guarded = true}'
+    made = program(
+        f"{body}\n%one = arith.constant {{value = 1}} : int32\n{noted}", grid=(first, "%t", third),
+        parameters=f"A: {first}*{extent}*{third}*int32, N: 1*int32, t: int32",
+    )  # fmt: skip
+    kernel = kernel_of(made)
+    assert isinstance(kernel, KernelOp)
+    kernel.set_option("emitter", "gluon")
+    kernel.set_option("persistent", not last)
+    LowerToTriton().run(made)
+    found = np.full((first, extent, third), -1, np.int32)
+    run(made.root, [found, np.zeros(1, np.int32), extent])
+    rows = [(x, z) for z in range(third) for x in range(first)]
+    height = max(1, 2 * MULTIPROCESSORS // extent)
+    panels = [rows[start : start + height] for start in range(0, len(rows), height)]
+    order = [(x, y, z) for panel in panels for y in range(extent) for x, z in panel]
+    expected = np.empty_like(found)
+    for number, (x, y, z) in enumerate(order):
+        expected[x, extent - 1 - y if last else y, z] = number
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -103,6 +144,19 @@ def test_a_single_block_has_no_order(extent: int, persistent: bool) -> None:
     found = lowered(("%s", extent), GROWING, persistent)
     assert ("gluon.longest_first" in found) == (extent > 1 and persistent)
     assert ("arith.sub" in found) == (extent > 1 and not persistent)
+
+
+def test_blocks_that_are_all_as_long_stay_in_the_order_of_the_grid() -> None:
+    found = lowered(("%s", "%t"), persistent=False)
+    filecheck(
+        found,
+        """
+        CHECK: triton.launch [%s, %t]
+        CHECK-NEXT: %bx = triton.program_id {axis = 0} : int32
+        CHECK-NEXT: %by = triton.program_id {axis = 1} : int32
+        """,
+    )
+    assert "triton.multiprocessors" not in found
 
 
 def test_blocks_from_the_last_to_the_first() -> None:
@@ -134,7 +188,7 @@ def test_lengths_that_are_shifted_grow_with_what_they_are_of(end: str, grows: bo
 
 
 def test_loops_that_get_shorter_with_one_of_several_indices_have_a_program_for_each_block() -> None:
-    shorter = "%left = arith.sub %t, %by : int32\nscf.for %c0, %left, %c1 (%k: int32) { scf.yield }"
-    found = lowered(("%s", "%t"), shorter)
-    assert "triton.program_id {axis = 1}" in found and "gluon.work_item_id" not in found
-    assert "gluon.work_item_id" in lowered(("%s", "%t"), shorter.replace("sub %t, %by", "sub %t, %s"))
+    found = lowered(("%s", "%t"), SHRINKING)
+    assert "%block = triton.program_id {axis = 0}" in found and "gluon.work_item_id" not in found
+    assert "gluon.work_item_id" in lowered(("%s", "%t"), SHRINKING.replace("sub %t, %by", "sub %t, %s"))
+    assert "triton.multiprocessors" not in lowered((1, "%t"), SHRINKING)

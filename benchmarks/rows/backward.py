@@ -12,15 +12,18 @@ from benchmarks.peers.library import fused_attention_backward
 from benchmarks.programs import example
 from benchmarks.row import Call, Candidate, Context, Ready, Row, Tensors
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
-from benchmarks.rows.spaces import APART, GLUON, IN_TURN, TRITON, TRITON_TMA, walk
+from benchmarks.rows.spaces import APART, GLUON, IN_TURN, LAST_WAVE, TRITON, TRITON_TMA, walk
 
 SPACE = [
     walk(64, 128, 2, 8), walk(128, 128, 2, 8), walk(64, 128, 2, 8, TRITON), walk(64, 128, 2, 8, TRITON_TMA),
     walk(64, 64, 2, 4), walk(32, 128, 2, 4), walk(64, 64, 2, 8, GLUON),
-    *(walk(rows, 128, 2, 8, each) for rows in (64, 128) for each in (IN_TURN, APART, {**APART, **IN_TURN})),
+    *(walk(rows, 128, 2, 8, each) for rows in (64, 128) for each in (IN_TURN, APART)),
 ]  # fmt: skip
 KEY_VALUES = [walk(64, 64, 2, 8, GLUON), walk(64, 128, 2, 8), walk(64, 128, 3, 8, TRITON_TMA), walk(64, 64, 2, 4)]
 QUERIES = [walk(128, 64, 2, 8, GLUON), walk(128, 64, 2, 8), walk(128, 64, 3, 8, TRITON_TMA), walk(64, 64, 2, 4)]
+FULL_SPACE = [*SPACE, *(walk(rows, 128, 2, 8, {**LAST_WAVE, **each}) for rows in (64, 128) for each in ({}, APART))]
+FULL_KEY_VALUES = [*KEY_VALUES, walk(64, 64, 2, 8, LAST_WAVE)]
+FULL_QUERIES = [*QUERIES, walk(128, 64, 2, 8, LAST_WAVE)]
 ROWS = [{"block_M": rows, "threads": 128} for rows in (16, 32, 64)]
 
 
@@ -47,7 +50,7 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
         finish = tune(context, module.finish, flat, ROWS, (dq.view(rows, -1),), lambda x: x * root)
         sized = {**sizes, "causal": causal}
         found = tune(
-            context, module.gradients_at_once, sized, SPACE, (q, k, v, dout, lse, d, dq),
+            context, module.gradients_at_once, sized, SPACE if causal else FULL_SPACE, (q, k, v, dout, lse, d, dq),
             lambda q, k, v, dout, lse, d, dq: backward(q, k, v, out, dout, lse, causal)[1:],
         )  # fmt: skip
         ways = [(begin, found, finish)]
@@ -57,11 +60,12 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
                 lambda o, do: (o.float() * do.float()).sum(-1),
             )  # fmt: skip
             key_values = tune(
-                context, module.key_value_gradients, sized, KEY_VALUES, (q, k, v, dout, lse, d),
+                context, module.key_value_gradients, sized, KEY_VALUES if causal else FULL_KEY_VALUES,
+                (q, k, v, dout, lse, d),
                 lambda q, k, v, dout, lse, d: backward(q, k, v, out, dout, lse, causal)[1:],
             )  # fmt: skip
             query = tune(
-                context, module.query_gradient, sized, QUERIES, (q, k, v, dout, lse, d),
+                context, module.query_gradient, sized, QUERIES if causal else FULL_QUERIES, (q, k, v, dout, lse, d),
                 lambda q, k, v, dout, lse, d: backward(q, k, v, out, dout, lse, causal)[0],
             )  # fmt: skip
             ways.append((products, key_values, query))

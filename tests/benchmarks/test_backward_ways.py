@@ -41,3 +41,22 @@ def test_the_faster_way_is_taken_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_is_not_tuned_computes_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert called(monkeypatch, 2.0, tuned=False)[0] == AT_ONCE
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_last_waves_are_cut_where_all_blocks_are_as_long(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    """Both ways find them; begin, finish and row_products have no products."""
+    cut: dict[str, int] = {}
+
+    def tune(context: Any, jit: Any, arguments: dict[str, Any], configs: Any, *rest: Any) -> Tuned:
+        options = [each.get("pass_configs", {}) for each in configs]
+        cut[jit.function.__name__] = sum("split-last-wave.programs" in each for each in options)
+        return Tuned(jit, {})
+
+    monkeypatch.setattr(backward, "tune", tune)
+    row = backward.backward_row(1, 1, 256, 16, causal)
+    given = [torch.zeros(1, 1, 256, 16).half()] * 5 + [torch.zeros(1, 1, 256)]
+    row.candidates[0].prepare(Context("cpu", tune=True), row, given)
+    none = dict.fromkeys(("begin", "finish", "row_products"), 0)
+    ways = {"gradients_at_once": 4, "key_value_gradients": 1, "query_gradient": 1}
+    assert cut == {**none, **(dict.fromkeys(ways, 0) if causal else ways)}

@@ -98,6 +98,7 @@ def test_spaces_are_sets_of_configurations() -> None:
     from benchmarks.rows import (
         any_width,
         attention,
+        backward,
         elementwise,
         float8,
         gemm,
@@ -123,6 +124,7 @@ def test_spaces_are_sets_of_configurations() -> None:
     spaces += [make(N) for N in any_width.WIDTHS for make in made if make(N)]
     spaces += [moves.TOKEN_SPACE, moves.GROUP_SPACE, moves.ROPE_SPACE, moves.STREAM_SPACE, moves.HEADS_SPACE]
     spaces += [linear_attention.DELTA_SPACE, linear_attention.CHANNEL_SPACE, linear_attention.GATED_SPACE]
+    spaces += [backward.FULL_SPACE, backward.FULL_KEY_VALUES, backward.FULL_QUERIES]
     spaces += [quantised.DECODE, quantised.ATTENTION, linear_losses.SPACE]
     spaces += [moves.TRANSPOSE_SPACE, sorting.SORT_SPACE, sorting.SCAN_SPACE, *map(sorting.top_k_space, (64, 2048))]
     anything = inspect.signature(lambda **_: None)

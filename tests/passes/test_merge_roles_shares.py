@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.passes.ir_cases import body_lines, kernel_of, program
-from tiledsl.dialects import tile
+from tiledsl.dialects import scf, tile
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.merge_roles import MergeRoles
-from tiledsl.passes.merge_roles.parts import _reaches_beyond, divide_tiles, multiplies_parts
+from tiledsl.passes.merge_roles.parts import _reaches_beyond, _separate, divide_tiles, multiplies_parts, takes_parts
 from tiledsl.passes.merge_roles.roles import Threads
 from tiledsl.passes.merge_roles.shares import _digits, _number, _terms, dissolve, fill_together
 from tiledsl.passes.merge_roles.turns import take_last_turns
@@ -825,6 +825,82 @@ def test_sums_of_parts_are_said_to_be_in_another_order(barrier: bool, of_parts: 
     text += [LEFT_PART, RIGHT_PART, "tile.gemm %a, %b, %c", "tile.gemm %b, %b, %c"]
     made = whole(";".join(text), "X: 64*64*float16")
     assert MergeRoles().allowances(made) == ({"reassociation"} if barrier and of_parts else set())
+
+
+A_HALF, A_OTHER = copy("%s[%c0, %c0]", "%a", (32, 32)), copy("%s[%c0, %c32]", "%a", (32, 32))
+TO_C, TO_D = "tile.gemm %a, %b, %c", "tile.gemm %a, %b, %d"
+
+
+def apart(*statements: str) -> tuple[list[str], list[str]]:
+    """The names of tiles and the other lines after `a` has become one for each part, if it has."""
+    shapes = {"s": "32*64*float16", "b": "32*32*float16", "a": "32*32*float16"}
+    text = [f"%{name} = tile.alloc : buffer<{shape}, shared>" for name, shape in shapes.items()]
+    text += [f"%{name} = tile.alloc : buffer<32*32*float32, fragment>" for name in "cd"]
+    made = whole(";".join([*text, *statements]), "X: 64*64*float16, Y: 64*64*float16, n: int32")
+    _separate(next(op for op in of_kinds(kernel_of(made).walk(), tile.AllocOp) if op.out.name == "a"))
+    tiles, found = allocated(lines_of(made))
+    return [each.split(" ")[0] for each in tiles], found
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        ([A_HALF, TO_C, A_OTHER, TO_D], [A_HALF, TO_C, *(each.replace("%a", "%a_1") for each in (A_OTHER, TO_D))]),
+        (
+            [A_HALF, "tile.fill %c0.0, %d", TO_C, TO_D, A_OTHER, TO_C],
+            [A_HALF, "tile.fill %c0p0, %d", TO_C, TO_D, *(each.replace("%a", "%a_1") for each in (A_OTHER, TO_C))],
+        ),
+        ([A_HALF, "tile.gemm %b, %a, %c", A_OTHER, TO_D],
+         [A_HALF, "tile.gemm %b, %a, %c", *(each.replace("%a", "%a_1") for each in (A_OTHER, TO_D))]),
+        ([A_HALF, TO_C], None),  # there is one copy
+        ([TO_C, A_HALF, TO_C, A_OTHER, TO_D], None),  # what it held before
+        ([A_HALF, TO_C, A_OTHER.replace("(32, 32)", "(32, 16)"), TO_D], None),  # of which the rest stays
+        ([A_HALF, TO_C, A_OTHER.replace("%s", "%X"), TO_D], None),  # no part of a tile
+        ([A_HALF, TO_C, A_OTHER, TO_D, copy("%a", "%Y[%c0, %c0]", (32, 32))], None),  # read by something else
+        ([A_HALF, TO_C, A_OTHER, TO_D, copy("%a[%c0, %c0]", "%a[%c0, %c0]", (32, 32))], None),
+        ([A_HALF, TO_C, A_OTHER, "tile.gemm %b, %b, %a"], None),  # and written
+        ([A_HALF, TO_C, f"scf.for %c0, %c4, %c1 (%k: int32) {{;{A_OTHER};{TO_D};scf.yield;}}"], None),  # or elsewhere
+        ([], None),
+    ],
+)  # fmt: skip
+def test_a_tile_that_parts_are_copied_to_becomes_one_for_each(
+    statements: list[str], expected: list[str] | None
+) -> None:
+    names, found = apart(*statements)
+    assert names == ["%s", "%b", "%a", *(["%a_1"] if expected else []), "%c", "%d"]
+    assert found == (expected or [line for each in statements for line in each.split(";")])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "operand", "takes"),
+    [
+        ("%s[%k, %c0]", "%a", "%a", True),
+        ("%s[%c0, %k]", "%a", "%a", True),
+        ("%s[%c0, %m]", "%a", "%a", True),  # which is computed from the index
+        ("%s[%c0, %c0]", "%a", "%a", False),
+        ("%s[%c0, %n]", "%a", "%a", False),
+        ("%s", "%a", "%a", False),
+        ("%X[%k, %c0]", "%a", "%a", False),  # of no tile
+        ("%s[%k, %c0]", "%b", "%a", False),  # for no product
+    ],
+)
+def test_loops_that_say_which_part_is_an_operand(source: str, target: str, operand: str, takes: bool) -> None:
+    text = [f"%{name} = tile.alloc : buffer<64*64*float16, shared>" for name in "sab"]
+    text += ["%c = tile.alloc : buffer<64*64*float32, fragment>", "scf.for %c0, %c4, %c1 (%k: int32) {", "%m = %k * 32"]
+    text += [copy(source, target, (32, 32)), f"tile.gemm {operand}, {operand}, %c", "scf.yield", "}"]
+    (loop,) = of_kinds(kernel_of(whole(";".join(text), "X: 64*64*float16, n: int32")).walk(), scf.ForOp)
+    assert takes_parts(loop) is takes
+
+
+def test_a_version_is_no_part() -> None:
+    """The first of three offsets says which one."""
+    for offsets, takes in (("%k, %c0, %c0", False), ("%c0, %k, %c0", True), ("%c0, %c0, %k", True)):
+        text = ["%s = tile.alloc : buffer<2*64*64*float16, shared>", "%a = tile.alloc : buffer<32*32*float16, shared>"]
+        text += ["%c = tile.alloc : buffer<32*32*float32, fragment>", "scf.for %c0, %c4, %c1 (%k: int32) {"]
+        text += [copy(f"%s[{offsets}]", "%a", (32, 32)).replace("source_axes = (0, 1)", "source_axes = (1, 2)")]
+        text += ["tile.gemm %a, %a, %c", "scf.yield", "}"]
+        (loop,) = of_kinds(kernel_of(whole(";".join(text), "n: int32")).walk(), scf.ForOp)
+        assert takes_parts(loop) is takes, offsets
 
 
 # Last turns

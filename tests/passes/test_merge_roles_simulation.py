@@ -794,10 +794,17 @@ def test_a_variable_is_read_behind_what_it_was_given_there() -> None:
     assert found == [COPY, BACK, "tile.store %c7, %st", "%p = tile.load %st : int32", "tile.store %p, %I[%c0]"]
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 5, 6, 7, 34])
-def test_a_number_of_turns_with_which_a_wait_never_ends(turns: int) -> None:
-    more = f'%z = arith.cmp %n, %c{turns} {{predicate = "eq"}} : bool;scf.if %z {{;wait one c{turns % 2};scf.yield }}'
-    made = roles(f"loop n;{PRODUCER}", f"loop n;{CONSUMER};{more} {{ scf.yield }}")
+@pytest.mark.parametrize(
+    ("loop", "turns", "number"),
+    [
+        *(("loop n", turns, turns) for turns in (0, 1, 2, 3, 4, 5, 6, 7, 34)),
+        *((FOURTHS, turns, 4 * turns) for turns in (3, 6)),  # the least number of so many turns
+        *((FOURTHS, turns, 4 * turns + 3) for turns in (3, 34)),  # and the greatest
+    ],
+)
+def test_a_number_of_turns_with_which_a_wait_never_ends(loop: str, turns: int, number: int) -> None:
+    more = f'%z = arith.cmp %n, %c{number} {{predicate = "eq"}} : bool;scf.if %z {{;wait one c{turns % 2};scf.yield }}'
+    made = roles(f"{loop};{PRODUCER}", f"{loop};{CONSUMER};{more} {{ scf.yield }}")
     assert refused(made)[0] == never(turns % 2, "one", "0 of its 32")
 
 

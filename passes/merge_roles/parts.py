@@ -80,7 +80,7 @@ def _taken(user: Operation, buffer: Value, axis: int) -> Part | None:
         if first is None or axis not in axes:
             return None
         return int(first), int(first) + int(user.shape[axes.index(axis)])
-    if isinstance(user, tile.StoreOp) and user.buffer is buffer and user.mask is None:
+    if isinstance(user, tile.StoreOp):
         loop = _loop_of(user, axis)
         if loop is not None and loop.extents[loop.body.args.index(user.indices[axis])] == width:
             return 0, width
@@ -186,11 +186,9 @@ def _write_parts(user: Operation, buffer: Value, parts: dict[Part, Value], axis:
             users = list(column.uses)
             moved = builder.insert(arith.AddOp(column, builder.constant(first, INT32))).result
             for each in users:
-                if each is not moved.op and not (isinstance(each, tile.StoreOp) and each.buffer is part):
-                    each.set_operands([moved if value is column else value for value in each.operands])
+                each.set_operands([moved if value is column else value for value in each.operands])
             for store in of_kinds(copy.body.walk(), tile.StoreOp):
-                if store.buffer is part and column in store.operands[:1]:
-                    store.set_field("value", [moved])
+                store.set_field("indices", [column if at == axis else each for at, each in enumerate(store.indices)])
     loop.erase()
 
 

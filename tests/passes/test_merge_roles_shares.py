@@ -491,6 +491,23 @@ def test_a_loop_that_writes_a_tile_becomes_one_for_each_part(axis: int, value: s
     assert found[10] == end
 
 
+def test_what_else_is_said_by_the_index_counts_on() -> None:
+    """The other index of a diagonal, and a mask."""
+    loop = "tile.parallel {extents = (64,)} (%i: int32) {;%m = %i < %n;tile.store %z, %s[%i, %i] mask=%m;}"
+    parts = [copy(f"%s[%c0, %c{at}]", f"%Y[%c0, %c{at}]", (64, 32)) for at in (0, 32)]
+    _, found = divided("%z = arith.cast %n : float16", loop, *parts, tiles="s: 64*64*float16")
+    assert found[1:9] == [
+        "tile.parallel {extents = (32,)} (%i: int32) {",
+        '%m = arith.cmp %i, %n {predicate = "lt"} : bool',
+        "tile.store %z, %s[%i, %i] mask=%m",
+        "}",
+        "tile.parallel {extents = (32,)} (%i_1: int32) {",
+        "%0 = arith.add %i_1, %c32 : int32",
+        '%m_1 = arith.cmp %0, %n {predicate = "lt"} : bool',
+        "tile.store %z, %s_1[%0, %i_1] mask=%m_1",
+    ]
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_index_that_is_written_counts_on_too(axis: int) -> None:
     index, size = "ij"[axis], (32, 64)[axis]

@@ -271,13 +271,14 @@ def _reaches_beyond(reader: tile.CopyOp, copy: tile.CopyOp) -> bool:
         (reader.source_offsets, reader.source_axes, reader.shape),
         (copy.target_offsets, copy.target_axes, copy.shape),
     ):
-        starts = [constant_of(each) for each in offsets] or [0] * len(shape)
-        if None in starts:
+        known = [constant_of(each) for each in offsets] if offsets else [0] * len(shape)
+        starts = [int(each) for each in known if each is not None]
+        if len(starts) < len(shape):
             return True
         extents = [1] * len(shape)
         for axis, size in zip(axes, sizes, strict=True):
             extents[axis] = size
-        boxes.append([(int(start or 0), int(start or 0) + size) for start, size in zip(starts, extents, strict=True)])
+        boxes.append([(start, start + size) for start, size in zip(starts, extents, strict=True)])
     return any(a < c or b > d for (a, b), (c, d) in zip(*boxes, strict=True))
 
 
@@ -378,7 +379,7 @@ def _fills_part(op: Operation, last: tile.GemmOp) -> bool:
 def _joins(one: tile.GemmOp, other: tile.GemmOp) -> bool:
     if one.c is not other.c or other.clear or (one.trans_a, one.trans_b) != (other.trans_a, other.trans_b):
         return False
-    if one.precision != other.precision:
+    if one.precision != other.precision or one.a is one.b or other.a is other.b:
         return False
     axes = (0 if one.trans_a else 1, 1 if one.trans_b else 0)
     return all(_follow(a, b, axis) for a, b, axis in zip((one.a, one.b), (other.a, other.b), axes, strict=True))
@@ -439,8 +440,7 @@ def _join(one: tile.GemmOp, other: tile.GemmOp) -> None:
         one.set_field(name, [alloc.result])
         copy.set_field("target", [alloc.result])
         copy.set_attribute("shape", tuple(shape))
-        if not old.uses:
-            old.op.erase()
+        old.op.erase()
         other.set_field(name, [alloc.result])
         added.erase()
         more.op.erase()

@@ -562,6 +562,8 @@ ROW_OF = "tile.copy %s[%c{}, %c0], %p[%c0, %c0] {{shape = (32,), source_axes = (
         (RIGHT.replace("%X", "%Y"), None, False),
         (RIGHT.replace("%s", "%q"), None, False),
         (RIGHT.replace("(32, 32)", "(31, 32)"), None, False),
+        (RIGHT.replace("source_axes = (0, 1)", "source_axes = (1, 0)"), None, False),
+        (RIGHT, "tile.fill %h, %q", True),
         (RIGHT.replace("}", ', eviction = "evict_first"}'), None, False),
         (copy("%X", "%s", (32, 64)), None, False),
     ],
@@ -599,6 +601,14 @@ def test_what_is_read_beyond_what_a_copy_has_filled(
     first, second = of_kinds(kernel_of(whole(";".join(text), "X: 64*64*float16, Y: 64*64*float16, n: int32")).walk(),
                              tile.CopyOp)  # fmt: skip
     assert _reaches_beyond(second, first) is beyond
+
+
+@pytest.mark.parametrize("buffers", [("%s", "%s"), ("%X", "%Y")])
+def test_copies_within_a_tile_or_beside_tiles_stay_two(buffers: tuple[str, str]) -> None:
+    """Of which the second may read what the first one writes."""
+    source, target = buffers
+    copies = [copy(f"{source}[%c0, %c{at}]", f"{target}[%c0, %c{at + 16}]", (32, 16)) for at in (0, 16)]
+    assert divided(*copies)[1] == copies
 
 
 def test_rows_with_a_number_that_is_not_known_go_on() -> None:
@@ -720,6 +730,29 @@ def test_products_join_where_all_other_parts_of_their_tiles_are_along_k(more: li
     tiles = tiles_of(False, False) + MORE + ", g2: 16*48*float32"
     _, found = divided(*products(False, False), *more, tiles=tiles)
     assert ("tile.gemm %a1, %b1, %c" not in found) is joined
+
+
+GRAM = "tile.gemm %a0, %a0, %c {trans_b = true}"
+A0, A1 = copy("%s[%c0, %c0]", "%a0", (32, 32)), copy("%s[%c0, %c32]", "%a1", (32, 32))
+B0, B1 = copy("%u[%c0, %c0]", "%b0", (32, 32)), copy("%u[%c32, %c0]", "%b1", (32, 32))
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [A0, GRAM, A1, GRAM.replace("a0", "a1")],  # of a tile with itself
+        [A0, B0, "tile.gemm %a0, %b0, %c", A1, GRAM.replace("a0", "a1")],
+        [A0, GRAM, A1, B1, "tile.gemm %a1, %b1, %c"],
+        ["tile.gemm %a0, %b0, %c", A0, B0, A1, B1, "tile.gemm %a1, %b1, %c"],  # of what was there before
+        [A0, B0, "tile.gemm %a0, %b0, %c", A1, B1, "tile.gemm %a1, %b1, %c", "tile.gemm %a1, %w, %c"],  # used again
+        [A0.replace("%s", "%X"), B0, "tile.gemm %a0, %b0, %c", A1.replace("%s", "%X"), B1, "tile.gemm %a1, %b1, %c"],
+    ],
+)
+def test_products_whose_operands_are_no_two_parts_stay_two(statements: list[str]) -> None:
+    tiles = ["s: 32*64*float16", "u: 64*32*float16", "c: 32*32*float32"]
+    tiles += [f"{name}: 32*32*float16" for name in ("a0", "a1", "b0", "b1", "w")]
+    _, found = divided(*statements, tiles=", ".join(tiles))
+    assert sum(each.startswith("tile.gemm") for each in found) == sum("gemm" in each for each in statements)
 
 
 @pytest.mark.parametrize(

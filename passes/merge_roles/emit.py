@@ -92,7 +92,7 @@ class Emitter:
                 raise TileError("the threads of a role do not follow each other", self.kernel.loc)
             offset = builder.constant(first, INT32)
             self.maps[role.number][index] = builder.insert(arith.AddOp(made, offset)).result if first else made
-            if role in users and len(role.threads) < self.width:
+            if len(role.threads) < self.width:
                 limit = builder.constant(len(role.threads), INT32)
                 self.masked[(role.number,)] = builder.insert(arith.CmpOp(made, limit, predicate="lt")).result
 
@@ -115,8 +115,9 @@ class Emitter:
                         if writes:
                             writers.setdefault(buffer, {}).setdefault(inner, set()).add(role.number)
         for buffer, roles in used.items():
-            if len(roles) < 2 or not any(roles.values()) or not isinstance(buffer.op, tile.AllocOp):
+            if len(roles) < 2 or not any(roles.values()):
                 continue  # what the block wrote together is the same for all who only read it
+            assert isinstance(buffer.op, tile.AllocOp), "registers are allocated in the kernel"
             alike = all(each >= roles.keys() for each in writers.get(buffer, {}).values())
             if (buffer in together or not all(roles.values())) and not alike:
                 readers = [self.roles[number] for number, writes in roles.items() if not writes]
@@ -217,14 +218,13 @@ class Emitter:
     def _loop(self, item: Fused, place: Region) -> None:
         """A loop; one whose turns are those of a loop of a constant number in it becomes one with it."""
         inner = _only_loop(item)
-        count = None if inner is None else trip_count(inner.first.op)
         first = item.first
         mapping = self.maps[first.role]
         lower, upper, step = (mapping.get(each, each) for each in (first.op.lower, first.op.upper, first.op.step))
         body = Region([first.op.index.type], [first.op.index.name])
         (index,), builder = body.args, Builder(body, loc=first.op.loc)
-        if inner is not None and count is not None:
-            before = Builder(place, loc=first.op.loc)
+        if inner is not None:
+            before, count = Builder(place, loc=first.op.loc), trip_count(inner.first.op)
             number = before.constant(count, INT32)
             upper = before.insert(arith.MulOp(upper, number)).result
             size = builder.constant(count, INT32)
@@ -234,7 +234,7 @@ class Emitter:
                 self.maps[loop.role][loop.op.index] = turn
         for loop in item.loops:
             self.maps[loop.role][loop.op.index] = index
-        self._items(item.body if inner is None or count is None else _in_line(item, inner), body)
+        self._items(item.body if inner is None else _in_line(item, inner), body)
         scf.yielding(body)
         items = item.body if inner is None else inner.body
         steps = [each for each in items if isinstance(each, Step)]
@@ -258,15 +258,15 @@ def _bytes(buffer: Value) -> int:
 
 
 def _only_loop(item: Fused) -> Fused | None:
-    """The loop in a loop that is all that it does, but for arithmetic; of plain bounds."""
+    """The loop in a loop that is all that it does, but for arithmetic; of plain bounds, and a number of turns."""
     loops = [each for each in item.body if isinstance(each, Fused)]
     steps = [each for each in item.body if isinstance(each, Step)]
     if len(loops) != 1 or any(each.op.has_effects for each in steps):
         return None
     (found,) = loops
     op, outer = found.first.op, item.first.op
-    plain = constant_of(op.lower) == 0 and constant_of(op.step) == 1 and constant_of(outer.lower) == 0
-    same = len(found.loops) == len(item.loops) and constant_of(outer.step) == 1
+    plain = all(constant_of(each.lower) == 0 and constant_of(each.step) == 1 for each in (op, outer))
+    same = len(found.loops) == len(item.loops) and trip_count(op) is not None
     return found if plain and same and not found.guards and op.index.dtype == "int32" == outer.index.dtype else None
 
 

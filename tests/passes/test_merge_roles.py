@@ -709,6 +709,7 @@ def test_a_loop_that_is_all_that_a_loop_does() -> None:
         ("%n, %c1", "%n, %c2", {}),
         ("for %c0, %c4,", "for %c1, %c4,", {}),
         ("%c4, %c1", "%c4, %c2", {}),
+        ("%c4, %c1", "%n, %c1", {}),
         ("for %c0, %c4, %c1 (%i: int32)", "for %l0, %l4, %l1 (%i: int64)", {}),
         ("for %c0, %n, %c1 (%k: int32)", "for %l0, %l4, %l1 (%k: int64)", {}),
         ("%m = arith.mul %k, %c4 : int32", "tile.store %z, %Y[%c0]", {}),

@@ -225,6 +225,7 @@ class Emitter:
         (index,), builder = body.args, Builder(body, loc=first.op.loc)
         if inner is not None:
             before, count = Builder(place, loc=first.op.loc), trip_count(inner.first.op)
+            assert count is not None, "_only_loop has looked"
             number = before.constant(count, INT32)
             upper = before.insert(arith.MulOp(upper, number)).result
             size = builder.constant(count, INT32)

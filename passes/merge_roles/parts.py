@@ -407,11 +407,9 @@ def _is_along_k(user: Operation, buffer: Value) -> bool:
     side = _side(user, buffer)
     if side is None:
         return False
-    sizes = [1, 1]
-    for axis, size in zip(side[2], user.shape, strict=True):
-        sizes[axis] = size
-    shape = list(tile.buffer_type(buffer).static_shape)
-    if sizes == shape:
+    sizes = dict(zip(side[2], user.shape, strict=True))
+    shape = tile.buffer_type(buffer).static_shape
+    if sizes == dict(enumerate(shape)):
         return True
     if _part_of(user.target) is not user:
         return False

@@ -442,7 +442,7 @@ class World:
     def _access(self, buffer: Value, box: Box, writes: bool, step: Step, copy: Clock | None) -> bool:
         """Note an access; whether the role goes on after it."""
         before = self.accesses.setdefault(buffer, {})
-        over = {key: each for key, each in before.items() if _overlap(key[0], box)}  # type: ignore[arg-type]
+        over = {key: each for key, each in before.items() if overlap(key[0], box)}  # type: ignore[arg-type]
         written = [each for each in over.values() if each.writes]
         if not writes and not written and step not in self.of_reads.undefined and not self.blocked:
             role, *_ = step.roles
@@ -450,7 +450,7 @@ class World:
             return False
         if self.blocked:
             for each in self.blocked.values() if writes else ():
-                if each.place is not None and each.place[0] is buffer and _overlap(each.place[1], box):
+                if each.place is not None and each.place[0] is buffer and overlap(each.place[1], box):
                     self.of_reads.late.setdefault(each.step, step)
                     raise Before(step, each.step)
         else:
@@ -459,7 +459,7 @@ class World:
         ends: Clock = {role: self.clocks[role][role] for role in step.roles} if copy is None else dict(copy)
         if writes and not self.blocked:
             for key in over:
-                if _covers(box, key[0]):
+                if covers(box, key[0]):
                     del before[key]
         before[(box, writes, *step.roles)] = Access(step, writes, ends)
         return True
@@ -557,11 +557,11 @@ def root(value: Value) -> Value:
     return value
 
 
-def _overlap(one: Box, other: Box) -> bool:
+def overlap(one: Box, other: Box) -> bool:
     return all(a < d and c < b for (a, b), (c, d) in zip(one, other, strict=True))
 
 
-def _covers(one: Box, other: Any) -> bool:
+def covers(one: Box, other: Any) -> bool:
     return all(a <= c and d <= b for (a, b), (c, d) in zip(one, other, strict=True))
 
 

@@ -10,7 +10,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import BufferType
-from tiledsl.passes.merge_roles.simulate import Event
+from tiledsl.passes.merge_roles.simulate import Event, covers, overlap
 
 
 def versions(kernel: tile.KernelOp, events: Sequence[Event]) -> dict[Value, bool]:
@@ -69,8 +69,8 @@ def _take_turns(buffer: Value, events: Sequence[Event]) -> bool:
         if read.writes:
             continue
         for write in reversed(mine[:number]):
-            if write.writes and _meet(write.box[1:], read.box[1:]):
-                if write.box[0] != read.box[0] or not _covers(write.box[1:], read.box[1:]):
+            if write.writes and overlap(write.box[1:], read.box[1:]):
+                if write.box[0] != read.box[0] or not covers(write.box[1:], read.box[1:]):
                     return False
                 break
         else:
@@ -85,14 +85,6 @@ def _is_unconditional(user: Operation) -> bool:
     (around, *_) = ancestors(user)
     indices = [each for each in user.indices[1:] if constant_of(each) is None]
     return isinstance(around, tile.ParallelOp) and not around.lockstep and indices == list(around.body.args)
-
-
-def _meet(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> bool:
-    return all(a < d and c < b for (a, b), (c, d) in zip(one, other, strict=True))
-
-
-def _covers(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> bool:
-    return all(a <= c and d <= b for (a, b), (c, d) in zip(one, other, strict=True))
 
 
 def _version(buffer: Value) -> Value:

@@ -745,6 +745,7 @@ B0, B1 = copy("%u[%c0, %c0]", "%b0", (32, 32)), copy("%u[%c32, %c0]", "%b1", (32
         [A0, GRAM, A1, B1, "tile.gemm %a1, %b1, %c"],
         ["tile.gemm %a0, %b0, %c", A0, B0, A1, B1, "tile.gemm %a1, %b1, %c"],  # of what was there before
         [A0, B0, "tile.gemm %a0, %b0, %c", A1, B1, "tile.gemm %a1, %b1, %c", "tile.gemm %a1, %w, %c"],  # used again
+        [A0, B0, "tile.gemm %a0, %b0, %c", A1, B1, "tile.gemm %a1, %b1, %c", "tile.gemm %a0, %w, %c"],
         [A0.replace("%s", "%X"), B0, "tile.gemm %a0, %b0, %c", A1.replace("%s", "%X"), B1, "tile.gemm %a1, %b1, %c"],
     ],
 )

@@ -12,7 +12,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.printer import print_op
 from tiledsl.passes.merge_roles import MergeRoles
-from tiledsl.passes.merge_roles.simulate import _covers, _overlap
+from tiledsl.passes.merge_roles.simulate import covers, overlap
 
 PARAMETERS = "X: 16*float32, Y: 16*float32, I: 64*int32, n: int32"
 WHOLE = "{shape = (16,), source_axes = (0,), target_axes = (0,)}"
@@ -809,15 +809,15 @@ def test_a_number_of_turns_with_which_a_wait_never_ends(loop: str, turns: int, n
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "covers", "overlaps"),
+    ("one", "other", "is_covered", "meets"),
     [
         ((0, 4), (0, 4), True, True), ((0, 4), (1, 3), True, True), ((1, 4), (0, 4), False, True),
         ((0, 3), (0, 4), False, True), ((0, 4), (4, 8), False, False), ((4, 8), (0, 4), False, False),
         ((0, 4), (3, 8), False, True),
     ],
 )  # fmt: skip
-def test_boxes(one: tuple[int, int], other: tuple[int, int], covers: bool, overlaps: bool) -> None:
+def test_boxes(one: tuple[int, int], other: tuple[int, int], is_covered: bool, meets: bool) -> None:
     for more in ((), ((0, 2),)):
         a, b = (one, *more), (other, *more)
-        assert _covers(a, b) is covers and _overlap(a, b) is overlaps
-        assert not more or not _overlap(a, (other, (2, 4))) and not _covers(a, (other, (1, 3)))
+        assert covers(a, b) is is_covered and overlap(a, b) is meets
+        assert not more or not overlap(a, (other, (2, 4))) and not covers(a, (other, (1, 3)))

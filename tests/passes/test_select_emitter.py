@@ -231,6 +231,43 @@ def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool
         assert len(loop.inits) == (4 if name == "lazy" else 3)  # lazy: the maximum that factors are of, too
 
 
+@pytest.mark.parametrize(
+    ("options", "twice", "adds", "tried"),
+    [
+        ({}, False, [False, False], [True]),
+        ({"backend": "gluon"}, False, [False, False], [True, False]),
+        ({"backend": "gluon"}, True, [False, False], [False, True]),
+        ({}, True, [False, False], [False, True]),
+        ({}, False, [False, True], [False, True]),  # a loop that adds to memory
+        ({}, False, [], [True]),
+        ({"consumers": "rows"}, True, [], [True]),
+        ({"consumers": "one"}, False, [], [False]),
+        ({"consumers": "apart", "backend": "gluon"}, False, [], [False]),
+    ],
+)
+def test_which_consumers_are_tried_first(
+    options: dict[str, Any], twice: bool, adds: list[bool], tried: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with rows of their own, or one group of warps; if none can be, both reasons are told."""
+    asked: list[bool] = []
+
+    def refused(self: SelectEmitter, kernel: object, by_rows: bool, shared_bytes: int) -> None:
+        asked.append(by_rows)
+        raise NotRecognised("of rows" if by_rows else "of one")
+
+    loops = SimpleNamespace(loops=[SimpleNamespace(adds=each) for each in adds])
+    monkeypatch.setattr(SelectEmitter, "_prepared", refused)
+    monkeypatch.setattr("tiledsl.passes.select_emitter.is_computed_twice", lambda body, warps: twice and warps == 8)
+    monkeypatch.setattr("tiledsl.passes.select_emitter.tile_loops", lambda body: loops)
+    monkeypatch.setattr(support, "missing", lambda: "")
+    given: Any = SimpleNamespace(target=Target("cuda", 90)), SimpleNamespace(body=None, threads=256)
+    with pytest.raises(NotRecognised) as raised:
+        SelectEmitter(**options)._convert(*given)
+    reasons = {(True,): "of rows", (False,): "of one"}
+    assert asked == tried
+    assert str(raised.value) == reasons.get(tuple(tried), "of rows; nor by one group of warps: of one")
+
+
 def test_unknown_backend() -> None:
     with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it must be one of auto, triton, gluon"):
         attention("cutlass")

@@ -407,7 +407,7 @@ def _is_along_k(user: Operation, buffer: Value) -> bool:
     side = _side(user, buffer)
     if side is None:
         return False
-    sizes = dict(zip(side[2], user.shape, strict=True))
+    sizes: dict[int, int] = dict(zip(side[2], user.shape, strict=True))
     shape = tile.buffer_type(buffer).static_shape
     if sizes == dict(enumerate(shape)):
         return True

@@ -1,4 +1,4 @@
-"""Attention of many blocks with few turns: the producer waits for the place of the next queries while these are read."""
+"""Attention of many blocks with few turns: the producer waits for the place of the next queries as they are read."""
 
 from __future__ import annotations
 

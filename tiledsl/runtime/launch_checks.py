@@ -184,7 +184,7 @@ def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
         raise TileError(
             f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {argument}", code="wrong-argument"
         )
-    if param.dtype in _KEPT_BITS and argument >> _KEPT_BITS[param.dtype] not in (0, -1):
+    if param.dtype in _KEPT_BITS and int(argument) >> _KEPT_BITS[param.dtype] not in (0, -1):
         raise TileError(
             f"{kernel}: {param.name} is {argument}, which {param.dtype} does not hold", code="wrong-argument"
         )

@@ -141,10 +141,7 @@ class Expressions:
             raise TileError("a device loop can only be written as a `for` statement", node.loc)
         items = self._host(node, iter, iterable)
         for rounds in itertools.count():
-            try:
-                item = self._host(node, next, items, _END)
-            except TileError as error:
-                raise error from None
+            item = self._host(node, next, items, _END)
             if item is _END:
                 return
             self._check_round(node, rounds)
@@ -297,15 +294,13 @@ class Expressions:
         self.ctx.builder.loc = node.loc
         try:
             return function(*arguments, **keywords)
-        except TileError:
-            if _is_of_values(function) and any(isinstance(each, (Expr, Buffer)) for each in arguments):
-                raise _of_values(node, function) from None
-            raise
         except RecursionError:
             raise TileError("too deep a recursion", node.loc) from None
         except Exception as error:
             if _is_of_values(function) and any(isinstance(each, (Expr, Buffer)) for each in arguments):
                 raise _of_values(node, function) from None
+            if isinstance(error, TileError):
+                raise
             if isinstance(error, TypeError) and _is_ours(function):
                 raise TileError(_call_mistake(function, error), node.loc) from None
             raise _host_failure(node, function, error) from error
@@ -370,10 +365,10 @@ class Expressions:
                 node.loc,
                 code="whole-tile",
             )
-        if value is None and node.op != "not":
-            raise TileError(f"{node.op} with {named(node.operand)}, which is None; was a tunable left None?", node.loc)
         if node.op == "not":
             return logical("not", value)
+        if value is None:
+            raise TileError(f"{node.op} with {named(node.operand)}, which is None; was a tunable left None?", node.loc)
         return self._host(node, _UNARY[node.op], value)
 
     def _boolean(self, node: syntax.Boolean) -> Any:
@@ -566,10 +561,10 @@ def _is_ours(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith("tiledsl.language")
 
 
-def _call_mistake(function: Any, error: BaseException) -> str:
+def _call_mistake(function: Any, error: Exception) -> str:
     """A TypeError of a call of a tile function, with the function under the user's name for it."""
     name = str(getattr(function, "__name__", function))
-    text = _first_line(error) if isinstance(error, Exception) else ""
+    text = _first_line(error)
     unknown = re.search(r"unexpected keyword argument '(\w+)'", text)
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = [each for each in inspect.signature(function).parameters.values() if each.kind not in kinds]

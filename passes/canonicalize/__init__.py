@@ -75,7 +75,7 @@ def combine_added_constants(op: BinaryOp, rw: Rewriter) -> bool:
     if isinstance(inner, (AddOp, SubOp)) and (other := _integer(inner.rhs)) is not None:
         total += -other if isinstance(inner, SubOp) else other
         source = inner.lhs
-    elif number >= 0 or wrap(-number, dtype) < 0:
+    elif not ELEMENTS[dtype].low < number < 0:
         return False
     total = wrap(total, "int64" if ELEMENTS[dtype].kind == "uint" else dtype)
     if total == 0 and source.type == op.out.type:

@@ -401,6 +401,34 @@ def test_loops_that_are_refused(body: str, message: str, line: int) -> None:
     assert caught.value.loc is not None and caught.value.loc.line == line
 
 
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("B[0] = size\nsize = 5\nB[1] = size", None),
+        ("for i in T.serial(3):\n    size = size + i\n    B[i] = size", None),  # of one iteration to the next
+        ("if n > 3:\n    size = 5\nB[0] = 1", [1]),
+        ("if n is None:\n    size = 5\nB[0] = size", None),
+        ("f = lambda: size\nsize = 5\nB[0] = f()", [5]),
+        ("def f(x=size):\n    size = 5\n    return x + size\nB[0] = f()", [13]),
+        ("def f():\n    y = size\n    size = 5\n    return y\nB[0] = f()", None),
+        ("B[0] = size\nB[1] = [size for size in (4, 5)][0]\nB[2] = size", [8, 4, 8]),
+    ],
+)
+def test_what_a_function_assigns_is_not_read_from_around(body: str, found: list[int] | None) -> None:
+    """As in Python."""
+
+    def built() -> tiledsl.Kernel:
+        return build("size = 8\n" + inside(body))
+
+    if found is None:
+        with pytest.raises(TileError, match="size is read before it is assigned"):
+            built()
+        return
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    built()(a, b, 4)
+    assert b[: len(found)].tolist() == found
+
+
 def test_a_thread_leaves_a_kernel_from_inside_of_it() -> None:
     with pytest.raises(TileError, match=r"T\.thread_return leaves a kernel: it stands inside of"):
         build(OUTSIDE.format(statement="T.thread_return()"))

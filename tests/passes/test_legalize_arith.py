@@ -42,13 +42,14 @@ def test_division_of_what_is_positive_truncates() -> None:
     )
 
 
-def test_division_by_powers_of_two_shifts_and_masks() -> None:
-    body = "%q = arith.floordiv %s, %c8 : int32\n%r = arith.floormod %s, %c8 : int32\ntile.store %q, %N[%r]"
+@pytest.mark.parametrize(("number", "amount"), [(1, 0), (2, 1), (8, 3), (1 << 30, 30)])
+def test_division_by_powers_of_two_shifts_and_masks(number: int, amount: int) -> None:
+    body = f"%q = arith.floordiv %s, %c{number} : int32\n%r = arith.floormod %s, %c{number} : int32\n"
     filecheck(
-        after(LegalizeArith(), body),
-        """
-        %q = arith.shr %s, %c3 : int32
-        %r = arith.and %s, %c7 : int32
+        after(LegalizeArith(), body + "tile.store %q, %N[%r]"),
+        f"""
+        %q = arith.shr %s, %c{amount} : int32
+        %r = arith.and %s, %c{number - 1} : int32
         tile.store %q, %N[%r]
         """,
     )

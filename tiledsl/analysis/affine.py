@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import reached
 from tiledsl.analysis.linear import Factors, LinearForm, Reader
 from tiledsl.analysis.ranges import EVERYTHING, Interval, Ranges, dtype_interval, origin, owner_of
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
@@ -92,30 +93,35 @@ _PLACES = (
 )  # fmt: skip
 
 
+_INDEXED = (tile.KernelOp, tile.ParallelOp)
+
+
 def is_position(value: Value) -> bool:
     """Whether an integer is computed from block and loop indices, places in tiles, sizes and small factors alone."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        source = origin(pending.pop())
-        if source in seen:
-            continue
-        seen.add(source)
-        op, around = source.op, owner_of(source)
-        if isinstance(around, scf.ForOp) and source is around.index:
-            pending.append(around.lower)
-        elif isinstance(op, arith.SelectOp):
-            pending += op.operands[1:]
-        elif isinstance(op, _OF_POSITIONS):
-            factors = map(constant_of, op.operands) if isinstance(op, arith.MulOp) else ()
-            if any(factor is not None and abs(factor) > LARGEST_FACTOR for factor in factors):
-                return False
-            pending += op.operands
-        elif isinstance(around, tile.FuncOp):
-            if source in around.body.args[: len(around.parameters)]:
-                return False
-        elif not isinstance(op, _PLACES) and not isinstance(around, (tile.KernelOp, tile.ParallelOp)):
-            return False
-    return True
+    return all(map(_may_be_of_position, reached([origin(value)], _parts_of_position)))
+
+
+def _parts_of_position(value: Value) -> list[Value]:
+    op, around = value.op, owner_of(value)
+    parts: list[Value] = []
+    if isinstance(around, scf.ForOp) and value is around.index:
+        parts = [around.lower]
+    elif isinstance(op, arith.SelectOp):
+        parts = op.operands[1:]
+    elif isinstance(op, _OF_POSITIONS):
+        parts = op.operands
+    return [origin(each) for each in parts]
+
+
+def _may_be_of_position(value: Value) -> bool:
+    """Whether an integer is a part of a position, if its own parts are."""
+    op, around = value.op, owner_of(value)
+    if isinstance(op, arith.MulOp):
+        return not any(abs(factor or 0) > LARGEST_FACTOR for factor in map(constant_of, op.operands))
+    if isinstance(around, tile.FuncOp):
+        return value not in around.body.args[: len(around.parameters)]
+    is_index = isinstance(around, scf.ForOp) and value is around.index
+    return is_index or isinstance(op, (*_OF_POSITIONS, arith.SelectOp, *_PLACES)) or isinstance(around, _INDEXED)
 
 
 def divisor(value: Value) -> int:

@@ -81,7 +81,7 @@ def _check_buffer(type: BufferType) -> None:
     for axis, stride in enumerate(strides[:-1]):
         if stride is None or isinstance(stride, str):
             raise NoBlock(f"its stride in dimension {axis} is known only at run time")
-        if stride <= 0 or stride * bits % (8 * ALIGNMENT):
+        if not stride or stride * bits % (8 * ALIGNMENT):
             raise NoBlock(
                 f"its stride in dimension {axis} is {stride * bits // 8} bytes, not a multiple of {ALIGNMENT}"
             )

@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, brief, way_out
 from tiledsl.frontend import syntax
-from tiledsl.frontend.names import Scope, outer_names
+from tiledsl.frontend.names import Scope, outer_names, targets
 from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
 from tiledsl.ir.core import Value
@@ -54,11 +54,11 @@ def elaborate_tree(
     ctx = Context(tree.name)
     ctx.loc = tree.loc
     names = Scope(outer)
-    names.body = tree.body
     scope = statements(ctx, names)
     with ctx.activate():
         for parameter in tree.parameters:
             names.local[parameter.name] = _declare(ctx, scope, parameter, (annotations or {}).get(parameter.name))
+        names.assigned = targets(tree.body)
         with contextlib.suppress(Returned):
             scope.block(tree.body)
     outputs = _positions(out_idx, len(ctx.parameters), tree)
@@ -311,6 +311,7 @@ def is_tensor_annotation(node: syntax.Expression | None) -> bool:
 
 
 def _run(scope: EagerStatements, tree: syntax.Function, dry: bool) -> Returned | None:
+    scope.names.assigned = targets(tree.body)
     for statement in tree.body:
         if dry and isinstance(statement, syntax.With):
             break

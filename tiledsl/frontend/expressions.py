@@ -17,7 +17,7 @@ import tiledsl.language.maths as maths
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.calls import bind
-from tiledsl.frontend.names import Scope, UnknownName
+from tiledsl.frontend.names import Scope
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.context import Context
 from tiledsl.language.expression import (
@@ -179,12 +179,7 @@ class Expressions:
 
     def _name(self, node: syntax.Name) -> Any:
         names, name = self.names, node.id
-        if name in names.local:
-            return names.read(name)
-        try:
-            return names.outer(name)
-        except UnknownName as error:
-            raise names.unknown(name, error) from None
+        return names.read(name) if name in names.local else names.read_outer(name)
 
     def _constant(self, node: syntax.Constant) -> Any:
         return node.value

@@ -6,7 +6,7 @@ import builtins
 import difflib
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
@@ -66,7 +66,7 @@ class Scope:
     def __init__(self, outer: Callable[[str], Any]) -> None:
         self.local: dict[str, Any] = {}
         self.outer = outer
-        self.body: Sequence[syntax.Statement] = ()  # of the function, to tell unknown names from those assigned later
+        self.assigned: Set[str] = frozenset()  # by the function: these are not read from around, as in Python
         self._regions: list[_Region] = []  # the device regions around, innermost last
 
     def read(self, name: str) -> Any:
@@ -81,11 +81,14 @@ class Scope:
                     region.read.add(name)
         return value
 
-    def unknown(self, name: str, error: UnknownName) -> TileError:
-        """What is wrong with a name that is defined nowhere."""
-        if any(name in targets(statement) for statement in self.body):
-            return TileError(f"{name} is read before it is assigned")
-        return unknown_name(name, [*self.local, *error.known], error.modules)
+    def read_outer(self, name: str) -> Any:
+        """The value of a name that is not local. Raises TileError."""
+        if name in self.assigned:
+            raise TileError(f"{name} is read before it is assigned")
+        try:
+            return self.outer(name)
+        except UnknownName as error:
+            raise unknown_name(name, [*self.local, *error.known], error.modules) from None
 
     def is_older(self, value: Any) -> bool:
         """Whether a host object was there before the innermost device region."""

@@ -14,7 +14,7 @@ from tiledsl.frontend.calls import bind
 from tiledsl.frontend.expressions import Expressions, snapshot
 from tiledsl.frontend.jumps import JUMPS, Jumps, called, jumping
 from tiledsl.frontend.loops import Loops
-from tiledsl.frontend.names import Scope
+from tiledsl.frontend.names import Scope, targets
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32
 from tiledsl.language.barriers import GROUP, RoleFrame
@@ -252,7 +252,6 @@ class Statements(Loops):
         inner = self.nested(outer)
         inner.names.local = dict(local)
         inner._in_function = True
-        inner.names.body = node.body
         loc = self.ctx.builder.loc
         if self.ctx.calls.count(node) or len(self.ctx.calls) >= _MAX_CALL_DEPTH:
             raise TileError(
@@ -262,6 +261,7 @@ class Statements(Loops):
         if defaults is None:
             defaults = inner.defaults(node.parameters)
         inner.names.local |= bind(node.name, node.parameters, arguments, keywords, defaults)
+        inner.names.assigned = targets(node.body)
         self.ctx.calls.append(node)
         try:
             inner.block(node.body)

@@ -116,6 +116,21 @@ def test_the_axes_that_are_taken_apart(steps: tuple[str, ...], sizes: list[tuple
     assert (None if made is None else made.sizes) == sizes
 
 
+def test_digits_of_what_is_cast_and_broadcast() -> None:
+    body = f"""%i = tensor.iota {{axis = 0}} : tensor<{SHAPES[1]}xint32>
+    %n = arith.constant {{value = 8}} : int64
+    %w = arith.cast %i : tensor<{SHAPES[1]}xint64>
+    %a = arith.floordiv %w, %n : tensor<{SHAPES[1]}xint64>
+    %r = arith.floormod %w, %n : tensor<{SHAPES[1]}xint64>
+    %b = tensor.broadcast %r : tensor<{SHAPES[3]}xint64>"""
+    values = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
+    made = digit_axes([values["a"], values["b"]])
+    assert made is not None and made.sizes == [(3, 8), (16,)]
+    assert [list(form.terms.items()) for form in made.forms] == [
+        [((made.digits[0, 0],), 1)], [((made.digits[0, 1],), 1)],
+    ]  # fmt: skip
+
+
 def test_a_scalar_beside_the_digits_stays_a_term() -> None:
     values = values_of("q floordiv i 8", "r floormod i 8", "a add q s")
     made = digit_axes([values["a"], values["r"]])

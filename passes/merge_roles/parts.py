@@ -336,8 +336,6 @@ def _separate(alloc: tile.AllocOp) -> None:
         if now is None:
             return
         made.append((op, now))
-    if len({id(value) for _, value in made}) < 2:
-        return
     for op, value in made:
         assert value.op is not None and alloc.parent is not None
         if value.op.parent is None:

@@ -104,7 +104,7 @@ class _Nest:
         if load in self.inside:
             return True
         here = next(each for each in (self.op, *ancestors(self.op)) if each.parent is load.parent)
-        between = [op for op in here.parent or () if load.order < op.order <= here.order and op is not self.op]
+        between = [op for op in here.parent or () if load.order < op.order <= here.order]
         found = [each for op in between for inner in op.walk() for each in accesses_of(inner)]
         outside = tile.buffer_type(load.buffer).scope == "global"  # a tensor may have several names
         return not any(

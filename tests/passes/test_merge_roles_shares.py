@@ -160,6 +160,16 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
             [LOAD],
             ("32", "%0 = %i % 32;%b = %0 < 8;%1 = arith.not %b : bool;" + branch(ITEM.partition(";")[2], "%1")),
         ),
+        (
+            "%h = %t // 0;%v = tile.load %V[%h] : float32;tile.store %v, %r[%t]",
+            spelled("%h = %t // 0;%v = tile.load %V[%h] : float32").split("\n"),
+            ("32", "%0 = %i % 32;%h = %0 // 0;%v = tile.load %V[%h] : float32;tile.store %v, %r[%i]"),
+        ),
+        (
+            "%h = %t % 1;%v = tile.load %V[%h] : float32;tile.store %v, %r[%t]",
+            spelled("%h = %t % 1;%v = tile.load %V[%h] : float32").split("\n"),
+            ("32", "%v = tile.load %V[%c0] : float32;tile.store %v, %r[%i]"),
+        ),
         (ROW.replace("%k", "%n"), [LOAD], ("32", ITEM.replace("%r[", "%s[%n, "))),
         (ROW.replace("%k", "%c3"), [LOAD], ("32", ITEM.replace("%r[", "%s[%c3, "))),
         (
@@ -222,6 +232,7 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
         "%j = arith.xor %t, %c1 : int32;%v = tile.load %V[%j] : float32;tile.store %v, %r[%j]",  # no sum of digits
         f"%h = %t // 2;{LOAD};tile.store %v, %r[%h]",  # two threads write different values
         f"{LOAD};tile.store %v, %s[%t, %t]",  # a diagonal
+        "%v = tile.load %s[%c0, %t] : float32;tile.store %v, %s[%c0, %t]",  # in place
         "%i = %t // 4;%j = %t % 4;%c = %j * 8;scf.for %c0, %c8, %c1 (%e: int32) {;%a = %c + %e;"
         f"%v = tile.load %X[%i, %a] : float32;tile.store %v, %s[%i, %a];tile.store %v, %s[%i, %a];{END}",  # twice
         f"%h = %t // %n;{LOAD};tile.store %v, %s[%h, %t]",  # which is not known
@@ -233,7 +244,6 @@ def test_conditions_and_other_loads_are_said_by_the_place() -> None:
         f"{TURNS};%b = tile.load %x[] : int32;tile.store %k, %x[];%v = tile.load %V[%b] : float32;"
         f"tile.store %v, %s[%k, %t];{END}",  # what the turn before has stored
         f"{LOAD};tile.store %v, %r[%n];thread.barrier",
-        *(f"%h = %t {op} 0;{LOAD};tile.store %v, %s[%h, %t]" for op in ("//", "%")),
     ],
 )
 def test_shares_that_stay(body: str) -> None:
@@ -904,6 +914,7 @@ def apart(*statements: str) -> tuple[list[str], list[str]]:
         ([A_HALF, "tile.gemm %b, %a, %c", A_OTHER, TO_D],
          [A_HALF, "tile.gemm %b, %a, %c", *(each.replace("%a", "%a_1") for each in (A_OTHER, TO_D))]),
         ([A_HALF, TO_C], None),  # there is one copy
+        ([A_HALF, TO_C, A_OTHER], [A_HALF, TO_C, A_OTHER.replace("%a", "%a_1")]),
         ([TO_C, A_HALF, TO_C, A_OTHER, TO_D], None),  # what it held before
         ([A_HALF, TO_C, A_OTHER.replace("(32, 32)", "(32, 16)"), TO_D], None),  # of which the rest stays
         ([A_HALF, TO_C, A_OTHER.replace("%s", "%X"), TO_D], None),  # no part of a tile

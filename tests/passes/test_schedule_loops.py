@@ -136,8 +136,25 @@ def test_what_attention_keeps_in_registers(upper: str, parts: int, expected: str
     assert scheduled(attention(OF_SCORES, "", upper, parts))[0] == expected
 
 
-def test_operands_of_16_bits_are_issued_in_no_turns() -> None:
-    assert "in_turns" not in scheduled(attention(OF_SCORES, "", parts=2), turns=True)[0]
+@pytest.mark.parametrize(
+    ("dtype", "parts", "bounds", "options", "in_turns"),
+    [
+        ("float8_e5m2", 2, "%c0, %c8", {"turns": True}, True),
+        ("float8_e5m2", 2, "%c0, %c8", {}, False),
+        ("float8_e5m2", 2, "%c0, %c8", {"turns": True, "skew": False}, False),  # none is held back
+        ("float16", 2, "%c0, %c8", {"turns": True}, False),  # of 8 bits
+        ("float8_e5m2", 1, "%c0, %c8", {"turns": True}, False),  # of two consumers
+        ("float8_e5m2", 2, "%c0, %part", {"turns": True}, False),  # of as many turns each
+        ("float8_e5m2", 2, "%part, %c8", {"turns": True}, False),
+    ],
+)
+def test_where_consumers_issue_products_in_turns(
+    dtype: str, parts: int, bounds: str, options: dict[str, bool], in_turns: bool
+) -> None:
+    body = attention(OF_SCORES, "", parts=parts).replace("for %c0, %c8", f"for {bounds}")
+    program = parse_program(print_op(launch(body)).replace("float16", dtype))
+    ScheduleLoops(**options).run(program)
+    assert ("in_turns = true" in print_op(program.root)) is in_turns
 
 
 @pytest.mark.parametrize(("fits", "kept"), [((True, True), True), ((True, False), False), ((False, True), False)])

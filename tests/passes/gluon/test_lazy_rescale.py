@@ -15,12 +15,12 @@ from tests.passes.gluon.test_merge_softmax_loops import results as attention_res
 from tests.passes.ir_cases import kernel_of, program
 from tests.support.executor import run
 from tiledsl.dialects import gluon, scf, tile
-from tiledsl.ir.core import Region
+from tiledsl.ir.core import Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.types import with_shape
+from tiledsl.ir.types import INT32, with_shape
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.gluon.lazy_rescale import _bounded, _row_shape, name_rescaling, rescale_lazily
+from tiledsl.passes.gluon.lazy_rescale import _bounded, _Multiple, _row_shape, name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 
 ROWS, KEYS, TILE, DIM = 16, 64, 8, 16
@@ -452,6 +452,14 @@ def test_steps_that_may_rescale_lazily(step: str) -> None:
 )  # fmt: skip
 def test_steps_that_must_rescale_at_once(step: str) -> None:
     assert not rescales(step)
+
+
+def test_multiples_are_the_same_up_to_a_number() -> None:
+    a, b, x = (Value(INT32, Region(), name) for name in "abx")
+    one = _Multiple(x, 2.0, frozenset({a}))
+    assert one.is_close(_Multiple(x, 1.0, frozenset({a})), 2.0) and one.is_close(_Multiple(b, 4.0, frozenset({a})), 0.5)
+    assert not one.is_close(_Multiple(x, 1.0, frozenset({a})), 1.0)
+    assert not any(one.is_close(_Multiple(x, 1.0, frozenset(each)), 2.0) for each in ((), (b,), (a, b)))
 
 
 def test_loops_rescale_alike_or_not_at_all() -> None:

@@ -259,6 +259,19 @@ CHAIN = """%sum{0} = scf.for {1}, %c1[{2}] : float32 (%k: int32, %old: float32) 
         ("", "%i = arith.cast %at : int32\n%a = arith.add %i, %s : int32\n%y = arith.cast %i : float32",
          "%i = arith.cast %at : int32\n%a = arith.add %i, %s : int32\n%l = arith.cast %at : int64\n"
          "%y = arith.cast %l : float32", False),
+        # It needs what comes behind the first of two uses; or in front of both.
+        ("", "%v = arith.mul %at, %at : float32\n%x = arith.add %v, %u : float32\n%n = arith.sub %at, %u : float32\n"
+         "%t = arith.mul %n, %v : float32\n%y = arith.add %x, %t : float32",
+         "%v = arith.mul %at, %at : float32\n%n = arith.sub %at, %u : float32\n%w = arith.add %v, %n : float32\n"
+         "%x = arith.add %w, %u : float32\n%t = arith.mul %n, %w : float32\n%y = arith.add %x, %t : float32", False),
+        ("", "%v = arith.mul %at, %at : float32\n%n = arith.sub %at, %u : float32\n%x = arith.add %v, %u : float32\n"
+         "%t = arith.mul %n, %v : float32\n%y = arith.add %x, %t : float32",
+         "%v = arith.mul %at, %at : float32\n%n = arith.sub %at, %u : float32\n%w = arith.add %v, %n : float32\n"
+         "%x = arith.add %w, %u : float32\n%t = arith.mul %n, %w : float32\n%y = arith.add %x, %t : float32", True),
+        # Two differences, of which one is inside of branches.
+        ("%is = arith.cmp %f, %g {predicate = \"lt\"} : bool",
+         "%x = scf.if %is : float32 { scf.yield [%at] } { scf.yield [%u] }\n%y = arith.mul %x, %u : float32",
+         "%x = scf.if %is : float32 { scf.yield [%u] } { scf.yield [%at] }\n%y = arith.mul %x, %c2.0 : float32", False),
         # Two differences.
         ("", "%x = arith.add %at, %u : float32\n%y = arith.mul %x, %f : float32",
          "%x = arith.add %at, %g : float32\n%y = arith.mul %x, %g : float32", False),

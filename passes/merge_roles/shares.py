@@ -279,7 +279,7 @@ class _Body:
     def _forwarded(self, load: tile.LoadOp, stored: Sequence[tile.StoreOp]) -> Value | None:
         """What was stored just before in the place that is loaded."""
         (store, *more) = stored
-        if more or store.parent is None or not _comes_before(store, load):
+        if more or not _comes_before(store, load):
             return None
         same = all(
             one is other or arith.constant_of(one) == arith.constant_of(other) is not None

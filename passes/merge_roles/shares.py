@@ -281,11 +281,7 @@ class _Body:
         (store, *more) = stored
         if more or not _comes_before(store, load):
             return None
-        same = all(
-            one is other or arith.constant_of(one) == arith.constant_of(other) is not None
-            for one, other in zip(store.indices, load.indices, strict=True)
-        )
-        return self.value(store.value, store) if same or _alike(store.indices, load.indices) else None
+        return self.value(store.value, store) if _alike(store.indices, load.indices) else None
 
     def _variable(self, variable: Value) -> Value | None:
         """A variable by the place: the sum of its digits."""

@@ -152,9 +152,8 @@ class World:
                 self.chosen[self.keys.of(loop.op.upper)] = upper
         indices = range(lower, int(upper), step)
         skipped = max(0, (len(indices) - _HEAD - _TAIL) // _SKIPPED) * _SKIPPED
-        turns = [*indices[:_HEAD], *indices[_HEAD + skipped :]] if skipped else indices
         outer = self.turn
-        for number in turns:
+        for number in (*indices[:_HEAD], *indices[_HEAD + skipped :]):
             for loop in fused.loops:
                 self.env[loop.role][loop.op.index] = number
             self.turn = (*outer, number)
@@ -190,7 +189,7 @@ class World:
             return
         (leaf, *others) = open_leaves
         for other in others:
-            self.chosen[self.keys.of(other)] = 0 if other.dtype != "bool" else False
+            self.chosen[self.keys.of(other)] = 0
 
         def turns(number: int) -> Number | None:
             def known(value: Value) -> Number | None:
@@ -217,7 +216,7 @@ class World:
         env = self.env[role]
         if value in env:
             return env[value]
-        if self.chosen and (found := self.chosen.get(self.keys.of(value))) is not None:
+        if (found := self.chosen.get(self.keys.of(value))) is not None:
             return found
         if value.op is not None and is_variable(value.op):
             return self.vars.get((role, value.op.operands[0]))

@@ -73,7 +73,7 @@ class ScheduleLoops(Pass):
     name = "schedule-loops"
     skew: bool = True
     in_flight: int = MOST_IN_FLIGHT
-    fours: bool = False
+    fours: bool = True
     turns: bool = False
     pairs: bool = True
 

@@ -104,6 +104,7 @@ def loops(
     width: int = 64,
     rows: int = 128,
     dtype: str = "float16",
+    end: str = "%c4",
 ) -> TileLoops:
     """The loops of attention, of which the first asks for 3 stages, or of a product, `added` or `fresh`."""
     wide, sums = f"tensor<{rows}x{columns}xfloat32>", f"tensor<{rows}x{width}xfloat32>"
@@ -112,7 +113,7 @@ def loops(
     %zero = arith.constant {{value = 0.0}} : {wide}
     %none = arith.constant {{value = 0.0}} : {sums}
     %q = tile.load_block %X[%c0, %c0] {{axes = (0, 1)}} : {left}
-    %r = scf.for %c0, %c4, %c1[%none] {{num_stages = 3}} : {sums} (%k: int32, %acc: {sums}) {{
+    %r = scf.for %c0, {end}, %c1[%none] {{num_stages = 3}} : {sums} (%k: int32, %acc: {sums}) {{
       %b = tile.load_block %X[%k, %c0] {{axes = (0, 1)}} : {right}
       %bt = tensor.transpose %b {{permutation = (1, 0)}} : tensor<{depth}x{columns}x{dtype}>
       %s = tensor.dot %q, %bt, %zero : {wide}
@@ -407,6 +408,21 @@ def test_when_sums_are_rescaled(width: int, groups: int, fast_math: bool, chosen
     found, narrow = loops(width=width), loops(width=32)
     assert rescaling(found, groups, fast_math) == chosen
     assert rescaling(TileLoops((*found.loops, *narrow.loops), ()), groups, fast_math) == chosen  # as the first loop
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "end", "chosen"),
+    [
+        (128, "float8_e4m3fn", "%bx", "late"),
+        (128, "float8_e4m3fn", "%c4", "lazy"),
+        (128, "float16", "%bx", "lazy"),
+        (64, "float8_e4m3fn", "%bx", "each"),
+    ],
+)
+def test_sums_of_float8_are_rescaled_late_where_a_loop_may_have_one_turn(
+    width: int, dtype: str, end: str, chosen: str
+) -> None:
+    assert rescaling(loops(width=width, dtype=dtype, end=end), 2, True) == chosen
 
 
 def test_attention_that_gluon_is_known_to_compute_faster() -> None:

@@ -70,7 +70,7 @@ def program(what: str = "", dim: int = 64, start: int = 0, keys: int = 200) -> A
 
 
 def compiled(*given: Any, **options: Any) -> tiledsl.Kernel:
-    passes = {"select-emitter.backend": "gluon", "schedule-loops.fours": True}
+    passes = {"select-emitter.backend": "gluon"}
     return tiledsl.compile(program(*given, **options), target="cuda:90", pass_configs=passes)
 
 
@@ -158,8 +158,8 @@ def test_edited(old: str, new: str, what: str) -> None:
     assert any("the rule 'fours'" in note for note in refused.value.notes)
 
 
-def test_not_asked() -> None:
-    passes = {"select-emitter.backend": "gluon"}
+def test_not_wanted() -> None:
+    passes = {"select-emitter.backend": "gluon", "schedule-loops.fours": False}
     kernel = tiledsl.compile(program(), target="cuda:90", pass_configs=passes)
     assert "_exchanged(_words(" in kernel.source and "in_fours" not in kernel.ir("triton")
 

@@ -130,11 +130,16 @@ def loads_beside(loop: TileLoop) -> list[Operation]:
 
 
 def rescaling(found: TileLoops, groups: int, fast_math: bool) -> str:
-    """When loops should rescale their sums, as measured on an H200: "each" step at once, "late" or "lazy"."""
+    """When loops should rescale their sums, as measured on an H200: "each" step at once, "late" or "lazy".
+
+    In a loop of float8 that may have one turn alone, as of causal attention, ptxas runs products one by one if sums are
+    rescaled lazily (its note C7513)."""
     lazy = "lazy" if fast_math else "each"
-    width = sum(product.out.shape[1] for product in found.loops[0].late)
+    first = found.loops[0]
+    width = sum(product.out.shape[1] for product in first.late)
     if groups and width >= WIDE:
-        return "lazy" if fast_math else "late"
+        serial = first.late[0].a.dtype in BYTES and trip_count(first.op) is None
+        return "lazy" if fast_math and not serial else "late"
     return lazy if groups in (0, 3) else "each"
 
 

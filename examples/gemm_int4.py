@@ -54,6 +54,7 @@ def matmul_int4(M, N, K, block_M=16, block_N=64, splits=1, num_stages=4, threads
         C: T.Tensor((M, N), dtype),
     ):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            T.pdl_trigger()  # what follows is as short: its blocks may come, and wait
             total = T.alloc_fragment((block_M, block_N), "float32")
             T.clear(total)
             for step in T.Pipelined(steps, num_stages=num_stages):
@@ -69,12 +70,14 @@ def matmul_int4(M, N, K, block_M=16, block_N=64, splits=1, num_stages=4, threads
     ):
         parts = T.alloc_global((splits, M, N), "float32")
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), splits, threads=threads) as (bx, by, part):
+            T.pdl_trigger()
             total = T.alloc_fragment((block_M, block_N), "float32")
             T.clear(total)
             for step in T.Pipelined(steps, num_stages=num_stages):
                 multiply(A, W, scales, bx, by, part * steps + step, total)
             T.copy(total, parts[part, by * block_M, bx * block_N])
         with T.Kernel(T.ceildiv(N, 256), M, threads=64) as (bx, row):
+            T.pdl_trigger()
             total = T.alloc_fragment((256,), "float32")
             T.clear(total)
             for part in T.serial(splits):

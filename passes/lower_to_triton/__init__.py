@@ -144,6 +144,8 @@ def launch_options(kernel: tile.KernelOp, target: Any) -> tuple[tuple[str, Any],
     """num_warps and num_stages of a launch, and the hints that Triton has options for."""
     hints: dict[str, Any] = dict(kernel.options)
     overlapped = (("launch_pdl", True),) if hints.get("launch_pdl") else ()
+    if hints.get("pdl_trigger") and target is not None and target.has_dependent_launches:
+        overlapped = (*overlapped, ("triggers", True))
     if hints.get("emitter") == "gluon":
         divided = any(isinstance(op, gluon.WarpGroupIdOp) for op in kernel.body)  # among consumers of four warps
         warps = 4 if divided else kernel.threads // warp_size(target)

@@ -87,9 +87,36 @@ def test_a_kernel_that_syncs_waits_at_its_start_and_one_that_triggers_does_not()
     source = tiledsl.compile(chain, target="cuda:90").source
     first, second = source.split("def chain_kernel_1(")
     assert "    gdc_wait()" not in first and second.count("    gdc_wait()") == second.count("launch_pdl=True") == 1
+    assert "import gdc_launch_dependents, gdc_wait\n" in first and second.count("    gdc_launch_dependents()") == 1
+    assert second.index("gdc_launch_dependents()") < second.index("def chain_kernel_2(") < second.index("gdc_wait()")
     x, y, z = torch.arange(256.0), torch.zeros(256), torch.zeros(256)
+    assert all("gdc" not in tiledsl.compile(chain, target=each).source for each in ("interpret", "cuda:80"))
     tiledsl.compile(chain, target="interpret")(x, y, z)
     assert torch.equal(z, (x + 1) * 2)
+
+
+@pytest.mark.parametrize("more", [{}, GLUON], ids=["triton", "gluon"])
+def test_a_kernel_triggers_behind_its_own_wait(more: dict[str, Any]) -> None:
+    @T.prim_func
+    def triggering(
+        A: T.Tensor((128, 64), "float16"), B: T.Tensor((64, 128), "float16"), C: T.Tensor((128, 128), "float32")
+    ):
+        with T.Kernel(1, threads=256, launch_pdl=True):
+            a, b = T.alloc_shared((128, 64), "float16"), T.alloc_shared((64, 128), "float16")
+            c = T.alloc_fragment((128, 128), "float32")
+            T.clear(c)
+            for k in T.Pipelined(1, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C)
+            T.pdl_trigger()
+
+    kernel = tiledsl.compile(triggering, target="cuda:90", pass_configs=more)
+    lines = [line.strip().partition("  #")[0] for line in kernel.source.splitlines()]
+    assert lines[lines.index("gdc_wait()") + 1] == "gdc_launch_dependents()" and lines.count("gdc_wait()") == 1
+    ptx = kernel.asm["ptx"]
+    assert ptx.index("griddepcontrol.wait") < ptx.index("griddepcontrol.launch_dependents")
 
 
 @pytest.mark.parametrize(("given", "waits"), [(True, True), (False, False), (None, False)])

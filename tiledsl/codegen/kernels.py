@@ -18,6 +18,7 @@ from tiledsl.location import UNKNOWN
 
 ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
 AWAIT = "gdc_wait()  # from here on there is what earlier kernels wrote"
+TRIGGER = "gdc_launch_dependents()  # the next kernel's blocks may come, and wait"
 
 
 @cache
@@ -46,15 +47,21 @@ class KernelWriter:
             if self.is_annotated(value) and value.dtype != "bool":
                 # Triton's own interpreter goes by the number's size and not by the annotation.
                 self.line(f"{self.name(value)} = tl.cast({self.name(value)}, {TRITON_TYPES[value.dtype]})")
-        if self.is_overlapped:
-            self.line(AWAIT)
+        self.overlap()
         self.block(self.launch.body)
         return [self.decorator(), f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
 
+    def overlap(self) -> None:
+        """Wait for the kernel before, and then let the next one come: else kernels would come one upon the other, and
+        take the room of those that run."""
+        for line in self.overlapping:
+            self.line(line)
+
     @property
-    def is_overlapped(self) -> bool:
-        """Whether the kernel begins while the one before ends."""
-        return bool(dict(self.launch.options).get("launch_pdl"))
+    def overlapping(self) -> list[str]:
+        """What a kernel says that begins while the one before ends, or lets the next one do so."""
+        options = dict(self.launch.options)
+        return [line for name, line in (("launch_pdl", AWAIT), ("triggers", TRIGGER)) if options.get(name)]
 
     def decorator(self) -> str:
         """Triton compiles anew for integers that are 1 or multiples of 16. What the host makes of the number of

@@ -11,7 +11,10 @@ import re
 import string
 import unicodedata
 
-RESERVED = {*keyword.kwlist, *dir(builtins), "tl", "triton", "torch", "libdevice", "gdc_wait", "match", "case", "type"}
+RESERVED = {
+    *keyword.kwlist, *dir(builtins), "tl", "triton", "torch", "libdevice", "gdc_wait", "gdc_launch_dependents",
+    "match", "case", "type",
+}  # fmt: skip
 
 
 class PythonNames:

@@ -65,7 +65,7 @@ def emit(root: Operation) -> EmittedModule:
     combining: set[str] = set()
     fields: dict[str, str] = {}
     uses_libdevice = False
-    overlapped = False
+    overlapping: set[str] = set()
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
     writers = [_writer(launch) for launch in launches]
@@ -79,7 +79,7 @@ def emit(root: Operation) -> EmittedModule:
         combining |= writer.expressions.combine_functions
         fields |= writer.expressions.field_functions
         uses_libdevice |= writer.expressions.uses_libdevice
-        overlapped |= writer.is_overlapped
+        overlapping.update(line[: line.index("(")] for line in writer.overlapping)
         kernels.append(_description(launch, writer))
     functions.append(HostWriter(root, module_names).write(entry, into))
     functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
@@ -95,8 +95,8 @@ def emit(root: Operation) -> EmittedModule:
     head = [f"# {title}", "", *imports]
     if uses_libdevice:
         head.append("from triton.language.extra import libdevice")
-    if overlapped:
-        head.append("from triton.language.extra.cuda import gdc_wait")
+    if overlapping:
+        head.append(f"from triton.language.extra.cuda import {', '.join(sorted(overlapping))}")
     head += _descriptor_imports(described)
     blocks = ["\n".join(head), *("\n".join(lines) for lines in functions)]
     return EmittedModule("\n\n\n".join(blocks) + "\n", entry, into, tuple(kernels))

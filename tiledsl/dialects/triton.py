@@ -13,7 +13,7 @@ from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import INT32, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
-OURS = ("emitter", "groups")  # options of a launch that Triton is not told
+OURS = ("emitter", "groups", "triggers")  # options of a launch that Triton is not told
 
 
 class LaunchOp(Operation):

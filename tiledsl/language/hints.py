@@ -11,7 +11,7 @@ __all__ = [
     "Fragment", "Layout", "annotate_compile_flags", "annotate_consumer_reg_alloc", "annotate_l2_hit_ratio",
     "annotate_layout", "annotate_min_blocks_per_sm", "annotate_pass_configs", "annotate_producer_reg_dealloc",
     "annotate_restrict_buffers", "disable_warp_group_reg_alloc", "fence_proxy_async", "fence_proxy_async_generic",
-    "func_attr", "no_set_max_nreg", "pdl_trigger", "ptx_fence_barrier_init",
+    "func_attr", "no_set_max_nreg", "ptx_fence_barrier_init",
 ]  # fmt: skip
 
 
@@ -49,9 +49,6 @@ func_attr, annotate_pass_configs, annotate_compile_flags = map(
 fence_proxy_async, fence_proxy_async_generic, ptx_fence_barrier_init = map(
     hint, "fence_proxy_async fence_proxy_async_generic ptx_fence_barrier_init".split()
 )
-
-# The kernel after may begin when all blocks of this one have ended or said so; emitted kernels leave it at the end.
-pdl_trigger = hint("pdl_trigger")
 
 
 class Layout:

@@ -33,7 +33,7 @@ from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 __all__ = [
     "Else", "If", "Kernel", "Ref", "Then", "assume", "comment", "const", "device_assert", "dyn", "dynamic", "empty",
     "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents", "import_source", "let",
-    "loop_break", "pdl_sync", "print", "symbolic", "thread_return", "use_swizzle",
+    "loop_break", "pdl_sync", "pdl_trigger", "print", "symbolic", "thread_return", "use_swizzle",
 ]  # fmt: skip
 
 
@@ -352,6 +352,21 @@ def pdl_sync() -> None:
         # Y = [1, 2]
     """
     context("T.pdl_sync").kernel_options["launch_pdl"] = True
+
+
+def pdl_trigger() -> None:
+    """Let the next kernel begin, if it waits for this one (`T.pdl_sync`), as soon as all blocks of this one run.
+
+    The trigger is at the start of the kernel, behind its own wait, wherever this call is; it takes no operands, so no
+    shapes or types. Raises TileError outside of a tile program.
+
+    Example:
+        # X = [1, 2]
+        T.pdl_trigger()
+        T.copy(X, Y)
+        # Y = [1, 2]
+    """
+    context("T.pdl_trigger").kernel_options["pdl_trigger"] = True
 
 
 def assume(condition: Any) -> None:

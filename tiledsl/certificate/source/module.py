@@ -208,7 +208,9 @@ class SourceModule:
             "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
             "triton.tools.tensor_descriptor": described,
             "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
-            "triton.language.extra.cuda": SimpleNamespace(gdc_wait=self.language.gdc_wait),
+            "triton.language.extra.cuda": SimpleNamespace(
+                gdc_wait=self.language.gdc_wait, gdc_launch_dependents=lambda: None
+            ),
         }  # fmt: skip
 
     # torch

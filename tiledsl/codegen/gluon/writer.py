@@ -15,7 +15,7 @@ from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
-from tiledsl.codegen.kernels import AWAIT, KernelWriter
+from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, scf, tensor, triton
@@ -306,8 +306,7 @@ class SpecializedWriter(KernelWriter, ABC):
         plain = [self.name(value) for value in self.arguments]
         stored = [*plain, *self.stored(), *dict.fromkeys(self.out_buffers.values()), *self.shared()]
         loaded = [*plain, *self.loaded(), *self.shared()]
-        if self.is_overlapped:
-            self.line(AWAIT)
+        self.overlap()
         self.line("gl.warp_specialize(")
         self.line("    [")
         for number in range(self.warp_groups):

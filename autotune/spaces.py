@@ -58,6 +58,7 @@ _SCHEDULES: tuple[Mapping[str, Any], ...] = (
     {"select-emitter.stages": 3}, {"select-emitter.stages": 4}, {"schedule-loops.skew": False},
     {"schedule-loops.in_flight": 0}, {"schedule-loops.in_flight": 1},
 )  # fmt: skip
+_ONE, _APART = ({"select-emitter.consumers": name} for name in ("one", "apart"))
 _SCHEDULE_OPTIONS = {name for each in _SCHEDULES for name in each}
 _MOST_SCHEDULES = 8  # proposals
 _THREADS = (128, 256, 512, 64)
@@ -285,13 +286,14 @@ def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> I
     elif len(first.dots) > 1:
         m, n, warps, stages = _CHAINS[1]
         tiles = {"m": m, "n": n, "threads": 32 * warps, "stages": stages}
-        can = _is_hopper(target) and bool(program.in_gluon(config(tiles, passes=_GLUON), target))
+        text = program.in_gluon(config(tiles, passes=_GLUON), target) if _is_hopper(target) else ""
+        can, one = bool(text), program.in_gluon(config(tiles, passes={**_GLUON, **_ONE}), target) if text else ""
         for m, n, warps, stages in _CHAINS:
-            for passes in _chain_choices(target, can and m >= _GLUON_ROWS):
+            for passes in _chain_choices(target, can and m >= _GLUON_ROWS, text == one):
                 yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
         if can and max(first.dots[0].k, first.dots[1].n) <= _NARROW:
             m, n, warps, stages = _THREE_CONSUMERS
-            for passes in (_AUTOMATIC, *_schedules()):
+            for passes in (_AUTOMATIC, *_schedules(False)):
                 yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
     else:
         yield from _products(program, config, target)
@@ -350,15 +352,16 @@ def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, 
     return [{}, {"select-access.mode": "pointer", "map-grid.persistent": 0}, *([persistent] * (elements >= 128 * 64))]
 
 
-def _chain_choices(target: Target, scheduled: bool) -> list[dict[str, Any]]:
+def _chain_choices(target: Target, scheduled: bool, in_one_group: bool) -> list[dict[str, Any]]:
     triton = {"select-emitter.backend": "triton"} if _is_hopper(target) else {}
-    first = [_AUTOMATIC, *(_schedules() if scheduled else []), triton] if triton else [triton]
+    first = [_AUTOMATIC, *(_schedules(in_one_group) if scheduled else []), triton] if triton else [triton]
     # Where no loop can be divided, or none by default, two of these have the same source, and it is tried once.
     return [*first, {**triton, "peel-loops.mode": "all"}, {**triton, "peel-loops.mode": "off"}]
 
 
-def _schedules() -> list[dict[str, Any]]:
-    return [_GLUON, *({**_GLUON, **each} for each in _SCHEDULES)]
+def _schedules(in_one_group: bool) -> list[dict[str, Any]]:
+    """Of loops in Gluon; those that one group of warps runs can be divided among groups that run apart."""
+    return [_GLUON, *({**_GLUON, **each} for each in (*([_APART] * in_one_group), *_SCHEDULES))]
 
 
 def _is_hopper(target: Target) -> bool:

@@ -49,20 +49,24 @@ class FitWarps(Pass):
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda":
             return
-        on_measured = target.arch == MEASURED_ARCH
         for kernel in tile.kernels(program.root):
-            products: list[tensor.DotOp] = of_kinds(kernel.walk(), tensor.DotOp)
-            threads = kernel.threads
-            if not products or threads == WARPGROUP or targets_gluon(kernel) or kernel.option("num_warps") is not None:
-                continue
-            at_once, rows = list(map(_held_at, products)), max(dot.a.shape[0] for dot in products)
-            needed, held = max(map(_words, map(_in_registers, at_once))), max(map(_words, at_once))
-            while threads < WARPGROUP and needed > (_MOST - _OTHERS) * threads:
-                threads = WARPGROUP if on_measured and rows >= ASYNCHRONOUS_ROWS else threads * 2
-            if on_measured and threads > WARPGROUP and _are_four_warps_enough(products, kernel, held):
-                threads = WARPGROUP
-            if threads != kernel.threads:
+            if not targets_gluon(kernel) and (threads := fitting_threads(kernel, target.arch)) != kernel.threads:
                 kernel.set_attribute("threads", threads)
+
+
+def fitting_threads(kernel: tile.KernelOp, arch: int) -> int:
+    """The threads that fit a kernel's products on a compute capability."""
+    products: list[tensor.DotOp] = of_kinds(kernel.walk(), tensor.DotOp)
+    threads = int(kernel.threads)
+    if not products or threads == WARPGROUP or kernel.option("num_warps") is not None:
+        return threads
+    at_once, rows = list(map(_held_at, products)), max(dot.a.shape[0] for dot in products)
+    needed, held = max(map(_words, map(_in_registers, at_once))), max(map(_words, at_once))
+    while threads < WARPGROUP and needed > (_MOST - _OTHERS) * threads:
+        threads = WARPGROUP if arch == MEASURED_ARCH and rows >= ASYNCHRONOUS_ROWS else threads * 2
+    if arch == MEASURED_ARCH and threads > WARPGROUP and _are_four_warps_enough(products, kernel, held):
+        threads = WARPGROUP
+    return threads
 
 
 def _held_at(dot: tensor.DotOp) -> set[Value]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
-from tiledsl.analysis.gluon.plan import drawback, loads_beside, make_plan, products_in_flight, rescaling
+from tiledsl.analysis.gluon.estimate import LEAST_GAIN, WARP, Launch, gain
+from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
 from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
 from tiledsl.analysis.gluon.tile_loops import (
-    BYTES,
     ITEM,
     WARPS,
     NotRecognised,
@@ -40,6 +42,7 @@ from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
+from tiledsl.passes.fit_warps import fitting_threads
 from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums
 from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
 from tiledsl.passes.gluon.guard_masks import guard_masks
@@ -83,9 +86,10 @@ class SelectEmitter(Pass):
     of several products are run in order by one group of all warps (gluon/ordered_loops.py), which has no parts; it
     divides the columns of products that have too few rows, and stores results of each turn.
 
-    backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is faster, as gluon/plan.py decides. The
-               reason why a kernel stays in Triton is logged and, on a device that supports Gluon, among the kernel's
-               remarks: for kernels with two products in a loop and, with "gluon", for kernels with any product.
+    backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is estimated to gain a tenth or more
+               (analysis/gluon/estimate.py). The reason why a kernel stays in Triton is logged and, on a device that
+               supports Gluon, among the kernel's remarks: with "gluon", for kernels with any product, else where Gluon
+               might gain something.
     stages:    the number of tiles in flight of each operand that a loop loads (0: T.Pipelined's, at least 2, as far as
                shared memory allows).
     persistent: whether one program on each multiprocessor takes one block after another.
@@ -192,7 +196,7 @@ class SelectEmitter(Pass):
         alone = self.backend == "gluon"
         for by_rows in CONSUMERS[self.consumers] or ((False, True) if twice else (True, False)[: 1 + alone]):
             try:
-                twin = self._prepared(kernel, by_rows, target.max_shared_bytes)
+                twin = self._prepared(kernel, by_rows, target)
                 break
             except NotRecognised as reason:
                 reasons[by_rows] = reason
@@ -207,7 +211,7 @@ class SelectEmitter(Pass):
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
 
-    def _prepared(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> tile.KernelOp:
+    def _prepared(self, kernel: tile.KernelOp, by_rows: bool, target: Any) -> tile.KernelOp:
         """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
         twin = kernel.clone({})
         assert isinstance(twin, tile.KernelOp)
@@ -217,7 +221,7 @@ class SelectEmitter(Pass):
             open_branch(twin.body)
             divide_columns(twin, self._halved(twin))
             _load_boxes(twin)
-            self._prepare(twin, by_rows, shared_bytes)
+            self._prepare(twin, by_rows, _in_triton(kernel, target), target)
         except NotRecognised:
             twin.erase()
             raise
@@ -227,7 +231,7 @@ class SelectEmitter(Pass):
         """Tiles whose columns are halved."""
         return halved_sums(kernel.body) if self.consumers == "alternate" else []
 
-    def _prepare(self, kernel: tile.KernelOp, by_rows: bool, shared_bytes: int) -> None:
+    def _prepare(self, kernel: tile.KernelOp, by_rows: bool, launch: Launch, target: Any) -> None:
         """Divide the rows of a kernel's products among consumers, or have one group of all warps run its loops. Raises
         NotRecognised."""
         body, warps = kernel.body, 4 if by_rows else kernel.threads // 32
@@ -245,9 +249,17 @@ class SelectEmitter(Pass):
         found = tile_loops(body)
         stored += _store_boxes(_after(body, found)) if by_rows else []
         apart = self.consumers == "apart"
-        plan = make_plan(found, groups or 1, warps, self.stages, shared_bytes, stored, PLACES if apart else 1)
-        if self.backend == "auto" and (slower := drawback(found, groups, plan, shared_bytes)):
+        places = PLACES if apart else 1
+        plan = make_plan(found, groups or 1, warps, self.stages, target.max_shared_bytes, stored, places)
+        if self.backend == "auto" and (slower := unmeasured(found, groups)):
             raise NotRecognised(slower, found.products[0])
+        if self.backend == "auto" and not prepared(found.products):
+            faster = gain(found, groups, warps, plan.stages, launch, target)
+            estimate = f"its loops are estimated to run at {faster:.3f} of Triton's speed"
+            if faster < LEAST_GAIN:
+                raise NotRecognised(f"{estimate}, less than {LEAST_GAIN}", found.products[0])
+            assert isinstance(kernel.parent_op, tile.FuncOp)
+            kernel.add_remark(f"{kernel.parent_op.sym_name}: written in Gluon: {estimate}")
         if plan.in_item:
             plan.in_item.set_attribute("ring", ITEM)
         for loop in found.loops:
@@ -317,15 +329,18 @@ def _after(body: Region, found: TileLoops) -> list[Operation]:
     return ops[max(n for n, op in enumerate(ops) if found.loops[-1].op in op.nests()) + 1 :]
 
 
+def _in_triton(kernel: tile.KernelOp, target: Any) -> Launch:
+    """How a kernel would be launched if it stayed in Triton."""
+    warps = fitting_threads(kernel, target.arch) // WARP
+    extents = [constant_of(extent) for extent in kernel.grid]
+    blocks = None if None in extents else math.prod(map(int, extents))  # type: ignore[arg-type]
+    return Launch(1 << warps.bit_length() - 1, blocks)
+
+
 def _may_gain(loop: scf.ForOp) -> bool:
-    """Whether Gluon may be faster for a loop: it has several products, a float8 product that starts from zero, or one
-    whose left operand is made of tiles that are loaded for it."""
+    """Whether Gluon may be faster for a loop: it does more than add up one product, which Triton does as well."""
     dots = of_kinds(loop.body, tensor.DotOp)
-    return (
-        len(dots) > 1
-        or bool(prepared(dots))
-        or any(constant_of(op.accumulator) == 0 and op.a.dtype in BYTES for op in dots)
-    )
+    return len(dots) > 1 or bool(prepared(dots)) or any(constant_of(op.accumulator) == 0 for op in dots)
 
 
 def _has_products(kernel: tile.KernelOp) -> bool:

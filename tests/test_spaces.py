@@ -161,6 +161,16 @@ def test_the_best_schedules_of_loops_in_gluon_are_proposed() -> None:
     assert all("peel" in str(each) for each in others if len(each.get("pass_configs", {})) > 1)
 
 
+def test_groups_that_run_apart_are_proposed_where_one_group_runs_the_loops() -> None:
+    def apart(function: object, dim: int) -> list[dict[str, object]]:
+        configs = for_program(function, 1, 2, 2, 1024, 1024, dim, target="cuda:90", limit=60)
+        return [each for each in configs if each.get("pass_configs", {}).get("select-emitter.consumers") == "apart"]
+
+    gradients = apart(load_example("attention_backward").gradients_at_once, 64)
+    assert gradients and all(each["threads"] == 256 for each in gradients)
+    assert not apart(load_example("attention").attention, 64)
+
+
 def test_none_may_be_a_value_like_others() -> None:
     @tiledsl.jit
     def matmul(M, N, K, block_M=None, block_N=None, block_K=32, dtype="float16", out_dtype=None, scale=None):

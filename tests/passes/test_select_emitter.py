@@ -84,15 +84,14 @@ def test_sinks_go_to_gluon() -> None:
     ("options", "reason"),
     [
         ({}, ""),
-        ({"block_N": 64}, ""),
+        ({"dim": 128, "block_N": 64}, ""),
         ({"dim": 96}, ""),
         ({"dim": 192, "block_N": 64}, ""),
         ({"dim": 192, "value_dim": 128}, ""),
         ({"dim": 256, "block_N": 64}, ""),
-        ({"block_M": 64}, "blocks of 64 rows leave one consumer alone"),
-        ({"block_N": 32}, "a tile's extent 32 is not from 64 to 128"),
-        ({"dim": 32}, "a tile's extent 32 is not from 64 to 256"),
-        ({"dim": 80, "block_N": 64}, "a tile's extent 64 + 16 is not from 64 to 256, in parts of 32 or more"),
+        ({"dim": 128, "block_M": 64, "block_N": 64, "threads": 128}, ""),  # one block on each multiprocessor
+        ({"dim": 128, "block_M": 64, "block_N": 64, "threads": 128, "heads": 64}, "of Triton's speed"),  # or several
+        ({"dim": 32, "heads": 64}, "of Triton's speed"),
         ({"dim": 256}, "two stages need"),
     ],
     ids=str,

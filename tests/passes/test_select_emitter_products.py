@@ -68,10 +68,9 @@ def test_two_products_from_zero_where_registers_allow() -> None:
     [
         ({}, ""),
         ({"M": 1000, "K": 1920}, ""),
-        ({"block_M": 64}, "tiles of 64 x 128 x 128 are not known to be faster"),
-        ({"block_M": 192}, "tiles of 192 x 128 x 128 are not known to be faster"),
-        ({"block_N": 64}, "tiles of 128 x 64 x 128 are not known to be faster"),
-        ({"num_stages": 3}, "3 stages are not known to be faster, 4 are"),
+        ({"block_M": 192}, ""),
+        ({"num_stages": 3}, ""),
+        ({"block_M": 64}, "of Triton's speed"),
     ],
     ids=str,
 )
@@ -201,9 +200,8 @@ def test_what_stands_around_the_product(kind: str, reason: str, caplog: pytest.L
     assert all(reason in each and "test_select_emitter_products.py:" in each for each in messages)
 
 
-@pytest.mark.parametrize("kind", ["scaled", "rows of B"])
-def test_by_default_nothing_is_told_of_halves_from_zero_or_of_bytes_on_a_sum(kind: str) -> None:
-    assert not any("Gluon" in each for each in tiledsl.compile(unusual(kind), target="cuda:90").remarks)
+def test_by_default_nothing_is_told_of_a_product_on_a_sum() -> None:
+    assert not any("Gluon" in each for each in tiledsl.compile(unusual("rows of B"), target="cuda:90").remarks)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("scaled", "scale_now"), ("named", "factor")])

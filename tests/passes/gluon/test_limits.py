@@ -16,7 +16,6 @@ from tiledsl.analysis.gluon.plan import (
     ENTRY_REGISTERS,
     PRODUCER_REGISTERS,
     Plan,
-    drawback,
     fits_registers,
     make_plan,
     products_in_flight,
@@ -138,7 +137,6 @@ def loops(
 
 
 PLENTY = 1 << 30
-A_PLAN = Plan(4, 0, 1000)
 
 
 @pytest.mark.parametrize(
@@ -271,31 +269,6 @@ def test_tiles_that_wait_have_places_of_their_own(rows: int, groups: int, warps:
     assert raised.value.op is found.loops[0].op
 
 
-def adding(rows: int, added: str = "%d") -> TileLoops:
-    wide = f"tensor<{rows}x64xfloat32>"
-    body = f"""
-    %zero = arith.constant {{value = 0.0}} : {wide}
-    %a = tile.load_block %X[%c0, %c0] {{axes = (0, 1)}} : tensor<{rows}x64xfloat16>
-    scf.for %c0, %c4, %c1 (%k: int32) {{
-      %b = tile.load_block %X[%k, %c0] {{axes = (0, 1)}} : tensor<64x64xfloat16>
-      %d = tensor.dot %a, %b, %zero : {wide}
-      tile.store_block {added}, %Z[%k, %c0] {{axes = (0, 1), add = true}}
-      scf.yield }}"""
-    return tile_loops(kernel_of(program(body, parameters="X: 2048*2048*float16, Z: 2048*2048*float32")).body)
-
-
-def test_products_that_are_added_to_memory_were_measured_with_128_rows() -> None:
-    assert drawback(adding(128), 0, A_PLAN, PLENTY) == ""
-    assert drawback(adding(64), 0, A_PLAN, PLENTY).endswith("added to memory, 64 rows have not been measured")
-    several = "of blocks of 1000 bytes several run on a multiprocessor"
-    (adds,), (adds_none,) = adding(128).loops, adding(128, "%zero").loops
-    assert drawback(adding(128, "%zero"), 0, A_PLAN, PLENTY) == several
-    assert drawback(TileLoops((adds, adds_none), ()), 0, A_PLAN, PLENTY) == several
-    (fewer,) = adding(64).loops
-    assert drawback(TileLoops((fewer, adds), ()), 0, A_PLAN, PLENTY) == ""  # the products with most rows
-    assert drawback(adding(128), 2, A_PLAN, PLENTY).startswith("of products, only those of float8")
-
-
 class _Store(SimpleNamespace):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -425,99 +398,6 @@ def test_sums_of_float8_are_rescaled_late_where_a_loop_may_have_one_turn(
     assert rescaling(loops(width=width, dtype=dtype, end=end), 2, True) == chosen
 
 
-def test_attention_that_gluon_is_known_to_compute_faster() -> None:
-    alone = drawback(loops(rows=64, columns=128), 1, A_PLAN, PLENTY)
-    assert alone.startswith("blocks of 64 rows leave one consumer alone")
-    several = [*loops().loops, *loops(width=32).loops]  # of which the first decides
-    assert drawback(TileLoops(tuple(several), ()), 2, A_PLAN, PLENTY) == ""
-    assert drawback(TileLoops(tuple(several[::-1]), ()), 2, A_PLAN, PLENTY).startswith("a tile's extent 32")
-    for name, most in (("columns", 128), ("depth", 256), ("width", 256)):
-        said = {extent: drawback(loops(**{name: extent}), 2, A_PLAN, PLENTY) for extent in (32, 64, 128, 256, 512)}
-        assert (said[64], said[128], drawback(loops(**{name: 128}), 3, A_PLAN, PLENTY)) == ("", "", "")
-        assert said[32] == f"a tile's extent 32 is not from 64 to {most}"
-        assert said[2 * most] == f"a tile's extent {2 * most} is not from 64 to {most}"
-        assert (said[256] == "") == (most == 256)
-
-
-@pytest.mark.parametrize(
-    ("depths", "widths", "change", "reason"),
-    [
-        ((64, 32), (64, 32), (), ""), ((192, 64), (128, 128), (), ""),
-        ((64, 30), (64, 64), (), "a tile's extent 64 + 30 is not from 64 to 256, in parts of 32 or more"),
-        ((64, 32), (30, 64), (), "a tile's extent 30 + 64 is not from 64 to 256, in parts of 32 or more"),
-        ((192, 66), (64, 64), (), "a tile's extent 192 + 66 is not from 64 to 256, in parts of 32 or more"),
-        ((64, 64), (192, 66), (), "a tile's extent 192 + 66 is not from 64 to 256, in parts of 32 or more"),
-        ((64, 64), (64, 64), ("%b2t, %s :", "%b2t, %zero :"), "a loop has 4 products, of which none"),  # two scores
-        ((64, 64), (64, 64), ("%w, %v2,", "%x, %v2,"), "a loop has 4 products, of which none"),  # two that are weighed
-    ],
-)  # fmt: skip
-def test_scores_and_heads_in_parts(
-    depths: tuple[int, int], widths: tuple[int, int], change: tuple[str, str], reason: str
-) -> None:
-    def tile(name: str, rows: int, columns: int, at: str) -> str:
-        return f"%{name} = tile.load_block %X[{at}, %c0] {{axes = (0, 1)}} : tensor<{rows}x{columns}xfloat16>\n"
-
-    zeros = "".join(f"%none{n} = arith.constant {{value = 0.0}} : tensor<128x{n}xfloat32>\n" for n in {64, *widths})
-    sums = [f"tensor<128x{width}xfloat32>" for width in widths]
-    body = f"""{zeros}
-    %zero = arith.constant {{value = 0.0}} : tensor<128x64xfloat32>
-    {tile("q", 128, depths[0], "%c0")} {tile("q2", 128, depths[1], "%c0")}
-    %r, %r2 = scf.for %c0, %c4, %c1[%none{widths[0]}, %none{widths[1]}] : {sums[0]}, {sums[1]}
-        (%k: int32, %acc: {sums[0]}, %acc2: {sums[1]}) {{
-      {tile("b", 64, depths[0], "%k")} {tile("b2", 64, depths[1], "%k")}
-      %bt = tensor.transpose %b {{permutation = (1, 0)}} : tensor<{depths[0]}x64xfloat16>
-      %b2t = tensor.transpose %b2 {{permutation = (1, 0)}} : tensor<{depths[1]}x64xfloat16>
-      %s = tensor.dot %q, %bt, %zero : tensor<128x64xfloat32>
-      %s2 = tensor.dot %q2, %b2t, %s : tensor<128x64xfloat32>
-      %w = arith.cast %s2 : tensor<128x64xfloat16>
-      %x = arith.neg %w : tensor<128x64xfloat16>
-      {tile("v", 64, widths[0], "%k")} {tile("v2", 64, widths[1], "%k")}
-      %o = tensor.dot %w, %v, %acc : {sums[0]}
-      %o2 = tensor.dot %w, %v2, %acc2 : {sums[1]}
-      scf.yield [%o, %o2] }}"""
-    assert not change or change[0] in body
-    made = kernel_of(program(body.replace(*change) if change else body, parameters="X: 2048*2048*float16"))
-    said = drawback(tile_loops(made.body), 2, A_PLAN, PLENTY)
-    assert said.startswith(reason) and bool(said) == bool(reason)
-
-
-def test_each_loop_of_two_products_has_one_that_waits() -> None:
-    (waits,) = loops().loops
-    none = TileLoop(waits.op, waits.products[:1] * 2, waits.loads)
-    assert waits.late and not none.late
-    for several in ((none,), (waits, none), (none, waits)):
-        assert drawback(TileLoops(several, ()), 2, A_PLAN, PLENTY).startswith("a loop has 2 products, of which none")
-    three = TileLoop(waits.op, (*waits.products, waits.products[0]), waits.loads)
-    assert three.late and drawback(TileLoops((waits, three), ()), 2, A_PLAN, PLENTY).startswith("a loop has 3 products")
-    assert drawback(TileLoops((waits, waits), ()), 2, A_PLAN, PLENTY) == ""
-
-
-def test_one_group_fills_a_multiprocessor_alone() -> None:
-    assert drawback(loops(), 0, A_PLAN, 1999) == ""
-    assert drawback(loops(), 0, A_PLAN, 2000) == "of blocks of 1000 bytes several run on a multiprocessor"
-
-
-@pytest.mark.parametrize(
-    ("text", "dtype", "tile", "stages", "reason"),
-    [
-        ("fresh", "float8_e5m2", (128, 128, 128), 4, ""),
-        ("fresh", "float16", (128, 128, 128), 4, "only those of float8 that start from zero"),
-        ("added", "float8_e5m2", (128, 128, 128), 4, "only those of float8 that start from zero"),
-        ("fresh", "float8_e5m2", (64, 128, 128), 4, "tiles of 64 x 128 x 128 are not known to be faster"),
-        ("fresh", "float8_e4m3fn", (128, 64, 128), 4, "tiles of 128 x 64 x 128 are not known to be faster"),
-        ("fresh", "float8_e4m3fn", (128, 128, 64), 4, "tiles of 128 x 128 x 64 are not known to be faster"),
-        ("fresh", "float8_e4m3fn", (128, 128, 128), 3, "3 stages are not known to be faster, 4 are"),
-    ],
-)
-def test_products_that_triton_computes_faster(
-    text: str, dtype: str, tile: tuple[int, int, int], stages: int, reason: str
-) -> None:
-    rows, columns, depth = tile
-    found = loops(text, columns, depth, rows=rows, dtype=dtype)
-    said = drawback(found, 2, Plan(stages, 0, 1000), PLENTY)
-    assert reason in said and bool(said) == bool(reason)
-
-
 @pytest.mark.parametrize(
     ("columns", "groups", "flying"),
     [(128, 2, 2), (144, 2, 2), (146, 2, 1), (256, 2, 1), (64, 3, 2), (96, 3, 2), (98, 3, 1), (128, 3, 1)],
@@ -556,3 +436,19 @@ def test_a_product_is_issued_early_where_no_step_waits_for_the_last_one(
       scf.yield [%sum, {handed_on}] }}"""
     (loop,) = tile_loops(kernel_of(program(body, parameters="X: 64*64*float16, s: int32")).body).loops
     assert products_in_flight(loop, 2) == flying
+
+
+def test_masks_and_places_take_no_registers() -> None:
+    """They are computed where they are needed."""
+    text = """
+    %zero = arith.constant {value = 0.0} : tensor<64x64xfloat32>
+    %r = scf.for %c0, %c4, %c1[%zero] : tensor<64x64xfloat32> (%k: int32, %acc: tensor<64x64xfloat32>) {
+      %i = tensor.iota {axis = 0} : tensor<64x1xint32>
+      %j = tensor.iota {axis = 1} : tensor<1x64xint32>
+      %d = arith.sub %i, %j : tensor<64x64xint32>
+      %m = arith.cmp %d, %k {predicate = "gt"} : tensor<64x64xbool>
+      %s = arith.select %m, %acc, %zero : tensor<64x64xfloat32>
+      scf.yield [%s]
+    }"""
+    (loop,) = [op for op in kernel_of(program(text)).walk() if op.name == "scf.for"]
+    assert live_registers(TileLoop(loop, (), ()), 4, True) == 32  # type: ignore[arg-type]

@@ -1,10 +1,9 @@
-"""Shared memory, registers and tiles in flight of a Gluon kernel, and when Gluon is worth it."""
+"""Shared memory, registers and tiles in flight of a Gluon kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tiledsl.analysis.gluon.schedule import block, divided, instruction_columns, prepared
 from tiledsl.analysis.gluon.tile_loops import (
@@ -28,14 +27,9 @@ ENTRY_REGISTERS = {1: 240, 2: 168, 3: 128}  # a thread, before they are shared o
 BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 
 
-# What is slower in Gluon, or has not been measured, on an H200: see drawback.
-LEAST_CONSUMERS = 2
-LEAST_EXTENT, MOST_EXTENT, MOST_HEAD = 64, 128, 256  # columns of scores, and of heads, in parts of 32 or more
-LEAST_PART = 32
-MEASURED_ROWS = 128  # of sums, where a loop also adds products to memory
 WIDE = 96  # columns of an accumulator that are worth to be multiplied late, or not at all
 MADE_COLUMNS = (128, 256)  # of products whose left operands are made in registers
-MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-scaled products
+MADE_CONSUMERS = 2
 
 
 @dataclass(frozen=True)
@@ -143,61 +137,12 @@ def rescaling(found: TileLoops, groups: int, fast_math: bool) -> str:
     return lazy if groups in (0, 3) else "each"
 
 
-def drawback(found: TileLoops, groups: int, plan: Plan, shared_bytes: int) -> str:
-    """Why Triton should write these loops although Gluon could; empty if Gluon is faster, as measured on an H200.
-
-    Where a multiprocessor has room for two blocks of one group, one computes while the other waits. With one consumer,
-    nothing hides row-wise updates. With fewer than 64 keys or columns, barriers cost more than products.
-    """
-    several = max(len(loop.products) for loop in found.loops)
-    if prepared(found.products):
-        shapes = {product.out.shape for product in found.products}
-        measured = groups == LEAST_CONSUMERS and all(columns in MADE_COLUMNS for _, columns in shapes)
-        if measured and all(product.a.dtype in HALVES for product in found.products):
-            return ""
-        return "operands made in registers are known to be faster with 128 rows and 128 or 256 columns of 16 bits"
-    if not groups and all(loop.adds for loop in found.loops):
-        rows = max(product.out.shape[0] for product in found.products)
-        return (
-            "" if rows == MEASURED_ROWS else f"of products that are added to memory, {rows} rows have not been measured"
-        )
-    if not groups:
-        blocks = f"of blocks of {plan.least} bytes several run on a multiprocessor"
-        return blocks if 2 * plan.least <= shared_bytes else ""
-    if several == 1:
-        return _product_drawback(found.loops[0], groups, plan.stages)
-    if not all(map(_weighs, found.loops)):
-        return f"a loop has {several} products, of which none or not one alone waits for the others"
-    if groups < LEAST_CONSUMERS:
-        rows = found.products[0].out.shape[0]
-        return f"blocks of {rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"
-    late = found.loops[0].late
-    early = [product for product in found.loops[0].products if product not in late]
-    keys, heads = [early[0].out.shape[1]], [[each.a.shape[1] for each in early], [each.out.shape[1] for each in late]]
-    for parts, most in ((keys, MOST_EXTENT), *((each, MOST_HEAD) for each in heads)):
-        if not LEAST_EXTENT <= sum(parts) <= most or min(parts) < LEAST_PART:
-            parted = f", in parts of {LEAST_PART} or more" if len(parts) > 1 else ""
-            return f"a tile's extent {' + '.join(map(str, parts))} is not from {LEAST_EXTENT} to {most}{parted}"
-    return ""
-
-
-def _weighs(loop: TileLoop) -> bool:
-    """Whether a loop computes one tile of scores, in a row of products, and adds up what it weighs, in parts."""
-    late = loop.late
-    early = [product for product in loop.products if product not in late]
-    is_one = all(after.accumulator is before.out for before, after in pairwise(early))
-    return is_one and len({product.a for product in late}) == 1
-
-
-def _product_drawback(loop: TileLoop, groups: int, stages: int) -> str:
-    product = loop.products[0]
-    if loop.first_from_zero is None or product.a.dtype not in BYTES:
-        return "of products, only those of float8 that start from zero in each step are known to be faster"
-    if (product.out.shape, product.a.shape[1]) != (MEASURED_TILE, MEASURED_DEPTH):
-        tile = f"{product.out.shape[0]} x {product.out.shape[1]} x {product.a.shape[1]}"
-        return f"tiles of {tile} are not known to be faster, those of 128 x 128 x 128 are"
-    if stages < LEAST_STAGES:  # two are in use
-        return f"{stages} stages are not known to be faster, {LEAST_STAGES} are"
-    if products_in_flight(loop, groups) == 1:
-        return "a second product cannot be issued before the first is used"
-    return ""
+def unmeasured(found: TileLoops, groups: int) -> str:
+    """Why loops whose products' operands are made in registers are not known to be faster in Gluon on an H200."""
+    if not prepared(found.products):
+        return ""
+    shapes = {product.out.shape for product in found.products}
+    measured = groups == MADE_CONSUMERS and all(columns in MADE_COLUMNS for _, columns in shapes)
+    if measured and all(product.a.dtype in HALVES for product in found.products):
+        return ""
+    return "operands made in registers are known to be faster with 128 rows and 128 or 256 columns of 16 bits"

@@ -34,7 +34,7 @@ from tiledsl.analysis.gluon.schedule import (
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
-from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.ir.types import ELEMENTS, TensorType, is_float
 from tiledsl.math_functions import MATH_FUNCTIONS
 
 HALVES = ("float16", "bfloat16")
@@ -426,7 +426,7 @@ def live_registers(loop: TileLoop, warps: int, everywhere: bool) -> int:
     sums = {*loop.op.iter_args, *(product.out for product in loop.products)}
     read = {op: [value for each in op.walk() for value in each.operands if _takes_registers(value)] for op in body}
     last = {value: op for op, values in read.items() for value in values}
-    inside = {*body.args, *(value for op in body for value in op.results)}
+    inside = {*body.args, *(value for op in body.walk() for value in op.results)}
     live = {value for value in last if value not in inside or value in loop.op.iter_args}
     sizes = [_registers(live if everywhere else live & sums, warps)]
     for op in body:
@@ -440,7 +440,9 @@ def live_registers(loop: TileLoop, warps: int, everywhere: bool) -> int:
 
 
 def _takes_registers(value: Value) -> bool:
+    """Whether a value is a tile in registers; masks and places are computed where they are needed."""
     is_tile = isinstance(value.type, TensorType) and len(value.shape) == 2 and 1 not in value.shape
+    is_tile &= is_float(value.dtype)
     return is_tile and block(value) is None and constant_of(value) is None
 
 

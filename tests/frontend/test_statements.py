@@ -20,9 +20,11 @@ from tests.support.executor import run
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import _declared, _size, eager_sizes, elaborate_tree
-from tiledsl.frontend.names import outer_names
-from tiledsl.frontend.parser import parse_module
+from tiledsl.frontend.names import Scope, outer_names
+from tiledsl.frontend.parser import parse_expression, parse_module
+from tiledsl.frontend.statements import Statements
 from tiledsl.ir.printer import print_op
+from tiledsl.language.context import Context
 
 OUTSIDE = """
 @T.prim_func
@@ -427,6 +429,20 @@ def test_what_a_function_assigns_is_not_read_from_around(body: str, found: list[
     a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
     built()(a, b, 4)
     assert b[: len(found)].tolist() == found
+
+
+def test_a_star_alone_is_nothing() -> None:
+    name = parse_expression("a")
+    with pytest.raises(TileError, match="this is not part of the tile language"):
+        Statements(Context("f"), Scope({"a": (1, 2)}.__getitem__)).evaluate(syntax.Starred(name.loc, name))
+
+
+def test_what_a_condition_of_a_host_loop_computes_leaves_nothing_behind() -> None:
+    root = tiledsl.parse(inside("k = 0\nwhile (n * 3, k < 2)[1]:\n    B[k] = 1\n    k += 1")).build(())
+    ops = list(root.walk())
+    values = [value for op in ops for value in (*op.results, *(arg for region in op.regions for arg in region.args))]
+    assert {use for value in values for use in value.uses} <= set(ops)
+    assert sum(op.name == "tile.store" for op in ops) == 2
 
 
 def test_a_thread_leaves_a_kernel_from_inside_of_it() -> None:

@@ -260,3 +260,16 @@ def test_a_local_variable_that_both_branches_write(run: Any) -> None:
                 B[i] = v[0] * 2
 
     assert run(main, torch.arange(8.0)).tolist() == [0, 2, 4, 6, 2, 2, 2, 2]
+
+
+def test_a_program_is_one_wherever_it_is_found() -> None:
+    class Found:
+        @T.prim_func
+        def main(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                A[0] = 1
+
+    program = Found.main
+    assert isinstance(program, T.PrimFunc) and Found().main is program and program.with_attr("x", 1) is program
+    with pytest.raises(tiledsl.TileError, match="main is a tile program and cannot be called directly"):
+        program(torch.zeros(4, dtype=torch.int32))

@@ -109,8 +109,7 @@ class Expressions:
         self.handlers = self.handlers  # found sooner here than in the class
 
     def _refuse(self, node: syntax.Node) -> Any:
-        what = "expression" if isinstance(node, syntax.Expression) else "statement"
-        raise TileError(f"this {what} is not part of the tile language", node.loc, code="not-in-language")
+        raise TileError("this is not part of the tile language", node.loc, code="not-in-language")
 
     def evaluate(self, node: syntax.Expression) -> Any:
         """The value of an expression. Errors get its place, where they have none."""

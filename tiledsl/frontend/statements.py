@@ -101,8 +101,6 @@ class Statements(Loops):
             raise TileError("the only `with` of the tile language is `with T.Kernel(...)`", expression.loc)
         if self.ctx.kernel is not None:
             raise TileError("a T.Kernel inside another one", node.loc)
-        if self._device_depth:
-            raise TileError("a T.Kernel inside of device code", node.loc)
         self._kernel(node, frame, target)
 
     def _role(self, node: syntax.With, frame: RoleFrame) -> None:

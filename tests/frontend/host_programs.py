@@ -266,4 +266,67 @@ def g():
     return y
 g()
 """,
+    """
+for i in (0, 1, 2):
+    for k in (3, 4):
+        note(i, k)
+    else:
+        if i == 1:
+            break
+        continue
+    note("never")
+else:
+    note("through")
+n = 3
+while n:
+    n -= 1
+    while n > 5:
+        pass
+    else:
+        if n == 1:
+            break
+        continue
+    note("never")
+else:
+    note("through")
+note(i, k, n)
+""",
+    """
+note(len([1]))
+len = 3
+note(len)
+""",
+    """
+def f(n):
+    for i in range(n):
+        if i == 2:
+            return i
+    else:
+        return "none"
+note(f(2), f(5))
+def g(n):
+    while True:
+        n += 1
+        for k in range(n):
+            if k > 3:
+                return n, k
+        else:
+            continue
+        break
+note(g(0))
+if (m := 3) > 2 and (q := m + 1):
+    note(m, q)
+note([z := 5, z + 1], (lambda t: t)(z))
+x = 0
+for x in range(3):
+    pass
+note(x)
+note(1 < 2 < 3 != 4, not 1 == 2, 1 if 0 else 2 if 0 else 3)
+note(*[1, *(2, 3)], **{}) if True else 0
+note({**{"a": 1}, "b": 2, **{"a": 3}})
+s = "abc"
+note(s[::-1], s[1:], s * 2, f"{s!r:>6}{1.5:.2f}{{}}")
+note(-7 // 2, -7 % 3, 7 % -3, 2 ** -1, 1 / 4, 5 & 3 | 8 ^ 1, ~5, 1 << 3 >> 1)
+note((1, 2) < (1, 3), [1] == [1.0], "a" in "abc", 3 not in [1], None is None)
+""",
 )

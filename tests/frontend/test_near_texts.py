@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 import warnings
 from typing import Any
 
@@ -129,6 +130,7 @@ REFUSED_TEXT = r"in a text program|imports nothing|^(\w+) is not defined|sum add
 # How Python's exceptions read here, where their text does not stand in the error's.
 SAID = {
     NameError: r"is not defined|is read before it is assigned",
+    UnboundLocalError: r"is read before it is assigned|is not defined",
     ValueError: r"^\d+ values? for \d+ names$",
     AssertionError: r"^assertion failed",
     ZeroDivisionError: r"division by 0$",
@@ -153,8 +155,11 @@ def check_host(body: str) -> None:
             python = in_python(text)
         except (SyntaxError, ValueError, TooLong):
             return
-    if isinstance(python.error, UnboundLocalError):
-        return  # here such a name is that of outside
+    if (
+        isinstance(python.error, UnboundLocalError)
+        and traceback.extract_tb(python.error.__traceback__)[-1].name != "main"
+    ):
+        return  # a nested function reads here such a name of the function around
     for as_text in (False, True):
         try:
             ours = while_built(text, as_text)

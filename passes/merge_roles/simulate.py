@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from tiledsl.passes.merge_roles.order import Fused, Item, Keys, resolved
 from tiledsl.passes.merge_roles.roles import Role, Step, is_variable
 
 Box = tuple[tuple[int, int], ...]  # of each dimension the first index and the one after the last
-Clock = dict[Hashable, int]
+Clock = Counter[Hashable]  # from 1 on; 0 is nothing yet
 
 _SKIPPED = 240  # turns of long loops, a multiple of every usual number of stages and its double
 _HEAD, _TAIL = 48, 48
@@ -50,7 +51,7 @@ class Barrier:
     arrived: int = 0
     known: list[Clock] = field(default_factory=list)  # of each phase that is complete, and before
     own: list[Clock] = field(default_factory=list)  # of each phase alone
-    under_way: Clock = field(default_factory=dict)
+    under_way: Clock = field(default_factory=Counter)
     waits: dict[tuple[int, int], tuple[int, Step]] = field(default_factory=dict)  # (role, phase) -> when
 
     @property
@@ -111,8 +112,8 @@ class World:
         self.vars: dict[tuple[Hashable, ...], Number | None] = {}
         self.barriers: dict[tuple[Value, int], Barrier] = {}
         self.counts: dict[Value, tuple[int, ...]] = {}
-        self.clocks: list[Clock] = [{role.number: 1} for role in roles]
-        self.copies: list[Clock] = [{} for _ in roles]  # of each role, those that no arrival has spoken of
+        self.clocks: list[Clock] = [Counter({role.number: 1}) for role in roles]
+        self.copies: list[Clock] = [Counter() for _ in roles]  # of each role, those that no arrival has spoken of
         self.numbers = itertools.count()  # of copies that were started
         self.accesses: dict[Value, dict[tuple[Hashable, ...], Access]] = {}
         self.blocked: dict[int, Waiting] = {}
@@ -255,7 +256,7 @@ class World:
             return
         self._meet(step.roles)
         for each in step.roles:
-            self.clocks[each][each] = self.clocks[each].get(each, 0) + 1
+            self.clocks[each][each] += 1
         if isinstance(op, thread.InitBarriersOp):
             self.counts[op.barriers] = op.counts
         elif isinstance(op, thread.ArriveOp):
@@ -268,7 +269,7 @@ class World:
 
     def _meet(self, roles: Sequence[int]) -> None:
         """They wait for each other."""
-        known: Clock = {}
+        known: Clock = Counter()
         for role in roles:
             _learn(known, self.clocks[role])
         for role in roles:
@@ -342,14 +343,14 @@ class World:
         self._awake(step)
 
     def _complete(self, barrier: Barrier, step: Step, op: thread.ArriveOp) -> None:
-        known = dict(barrier.under_way)
+        known = barrier.under_way
         barrier.own.append(known)
-        barrier.known.append({**barrier.known[-1]} if barrier.known else {})
+        barrier.known.append(Counter(barrier.known[-1] if barrier.known else ()))
         _learn(barrier.known[-1], known)
-        barrier.under_way = {}
+        barrier.under_way = Counter()
         ended = barrier.phase
         for (role, phase), (time, wait) in list(barrier.waits.items()):
-            if phase == ended - 1 and not self.blocked and barrier.known[-1].get(role, 0) < time:
+            if phase == ended - 1 and not self.blocked and barrier.known[-1][role] < time:
                 raise TileError(
                     f"{self.roles[role]} may find {_name(op)} one phase ahead, and wait for ever: nothing keeps the "
                     f"next phase from being complete before this wait{self._when()}",
@@ -375,9 +376,7 @@ class World:
             return
         phase = barrier.phase
         if phase:
-            early = phase >= 2 and any(
-                self.clocks[role].get(who, 0) < time for who, time in barrier.own[phase - 2].items()
-            )
+            early = phase >= 2 and any(self.clocks[role][who] < time for who, time in barrier.own[phase - 2].items())
             if early and not self.blocked:
                 raise TileError(
                     f"this wait may be let through by an earlier phase of {_name(op)}: nothing tells "
@@ -420,7 +419,7 @@ class World:
     def _accesses(self, op: Operation, step: Step) -> bool:
         """Note what a step accesses; whether its role goes on after it."""
         role, *_ = step.roles
-        started: Clock = {("copy", next(self.numbers)): 1}
+        started: Clock = Counter({("copy", next(self.numbers)): 1})
         found = self.accesses_within(op)
         for (buffer, box, writes), _ in found:
             if not writes and not self._access(buffer, self._box(box, role), False, step, None):
@@ -455,7 +454,7 @@ class World:
         else:
             self._in_order(buffer, over.values(), writes, step)
         self.events.append(Event(buffer, step, box, writes))
-        ends: Clock = {role: self.clocks[role][role] for role in step.roles} if copy is None else dict(copy)
+        ends: Clock = copy or Counter({role: self.clocks[role][role] for role in step.roles})
         if writes and not self.blocked:
             for key in over:
                 if covers(box, key[0]):
@@ -469,7 +468,7 @@ class World:
                 continue
             role, *_ = step.roles  # several have met
             clock = self.clocks[role]
-            known = all(clock.get(who, 0) >= time for who, time in each.ends.items())
+            known = all(clock[who] >= time for who, time in each.ends.items())
             if known or each.writes and writes and each.step.roles == step.roles:
                 continue
             late = self.of_reads.late
@@ -527,7 +526,7 @@ def _leaves(value: Value) -> Iterator[Value]:
 
 def _learn(clock: Clock, other: Clock) -> None:
     for who, time in other.items():
-        if clock.get(who, 0) < time:
+        if clock[who] < time:
             clock[who] = time
 
 

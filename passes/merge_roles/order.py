@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -129,14 +130,14 @@ class Merger:
         found: dict[object, Fused] = {}
         of: dict[Loop, Fused] = {}
         for program in programs.values():
-            counts: dict[object, int] = {}
+            counts = Counter[object]()
             for node in program:
                 if isinstance(node, Loop):
                     bounds = [self.keys.of(each) for each in (node.op.lower, node.op.upper, node.op.step)]
                     guards = [(self.keys.of(value), holds) for value, holds in node.guards]
                     key: object = (*bounds, *guards)
-                    number = counts[key] = counts.get(key, 0) + 1
-                    of[node] = found.setdefault((key, number), Fused([]))
+                    counts[key] += 1
+                    of[node] = found.setdefault((key, counts[key]), Fused([]))
                     of[node].loops.append(node)
         for each in found.values():
             for loop in each.loops:

@@ -638,14 +638,19 @@ def test_copies_that_are_started_run_a_turn_ahead_where_there_is_room(elements: 
     check(ring(X_TO_S, S_TO_Y, start=True), turns("%n", MOVED, attributes), allocs=ALLOCS + big)
 
 
-def test_room_is_that_of_the_target() -> None:
-    found = made(ring(X_TO_S, S_TO_Y, start=True))
-    found.target = Target("cuda", 80)
-    big = tile.AllocOp(result_types=[BufferType((41600,), "float32", "shared")])
-    kernel_of(found).regions[0].insert(big, kernel_of(found).regions[0].first)
-    assert found.target.max_shared_bytes == 166912
-    MergeRoles().run(found)
-    assert "num_stages" not in "\n".join(lines_of(found))
+@pytest.mark.parametrize(
+    ("target", "room"), [(Target("cuda", 80), 166912), (Target("cuda", 90), 232448), (Target("interpret"), 232448)]
+)
+def test_room_is_that_of_the_target(target: Target, room: int) -> None:
+    """Or Hopper's, where it has no limit."""
+    ours = (64 + 64) * 4 + 2 * 8  # a second version of `s`, and barriers
+    for size, fits in ((room - ours, True), (room - ours + 8, False)):
+        found = made(ring(X_TO_S, S_TO_Y, start=True))
+        found.target = target
+        big = tile.AllocOp(result_types=[BufferType((size // 4,), "float32", "shared")])
+        kernel_of(found).regions[0].insert(big, kernel_of(found).regions[0].first)
+        MergeRoles().run(found)
+        assert ("num_stages" in "\n".join(lines_of(found))) is fits
 
 
 READ_BOUNDS = "%{0} = tile.load %N[%c0] : int32\n"

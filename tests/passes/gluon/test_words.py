@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.support import gluon_machine
-from tiledsl.analysis.gluon.words import in_fours, strides_in_fours
+from tiledsl.analysis.gluon.words import in_fours, loads_in_fours, strides_in_fours
+from tiledsl.dialects import triton
 from tiledsl.errors import TileError
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.parser import parse_op
 
 E4M3 = "float8_e4m3fn"
 TILES, KEYS = 3, 64
@@ -133,6 +137,57 @@ def test_order(what: str, options: dict[str, int], comes_in_fours: bool) -> None
     given = inputs(options.get("dim", 64), options.get("keys", 200))
     gluon_machine.run_gluon(source, "weighted", *given)
     assert torch.equal(given[-1], expected(given, what, options.get("start", 0)))
+
+
+@functools.cache
+def columns_as_text() -> str:
+    return compiled("columns").ir("triton")
+
+
+def before(line: str, text: str) -> tuple[str, str]:
+    return line, f"{text}\n{line}"
+
+
+START = "[%4, %4, %8, %2]"
+ROWS, ITEMS = "tensor<64x64xfloat32>", "tensor<64x64xfloat8_e4m3fn>"
+K_LOAD = f'%k = triton.load_block %K_tiles_1{START} {{axes = (2, 3), ring = "k", in_fours = true}} : {ITEMS}\n'
+HERE = "%4, %4, %2, %2"
+UNKNOWN = "%f = arith.constant {value = 7.0} : float32\n%n = arith.cast %f : int32"
+
+
+@pytest.mark.parametrize(
+    ("changes", "comes_in_fours"),
+    [
+        ([], True),
+        ([before("%weights =", '%m = tensor.reduce %scores {kind = "max", axis = 1} : tensor<64xfloat32>')], True),
+        ([before("%weights =", '%m = tensor.reduce %scores {kind = "max", axis = 0} : tensor<64xfloat32>')], False),
+        ([before("%weights =", "%m = tensor.transpose %scores {permutation = (1, 0)} : " + ROWS)], False),
+        ([before("%weights =", 'triton.store_block %scores, %O_tiles_1[%8, %2] {axes = (0, 1), ring = "x"}')], False),
+        # What lies outside of the first dimension is outside of all; of the others none may.
+        ([before("%k =", UNKNOWN), (START, "[%n, %4, %8, %2]")], True),
+        ([before("%k =", UNKNOWN), (START, "[%4, %n, %8, %2]")], False),
+        ([before("%k =", "%n = arith.constant {value = 2} : int32"), (START, "[%4, %n, %8, %2]")], False),
+        ([before("%k =", "%n = arith.constant {value = -1} : int32"), (START, "[%4, %n, %8, %2]")], False),
+        ([before("%k =", "%n = arith.constant {value = 0} : int32"), (START, "[%4, %n, %8, %2]")], True),
+        ([("axes = (2, 3)", "axes = (1, 3)")], False),
+        ([before("%k =", "%n = arith.add %8, %4 : int32"), (START, "[%4, %4, %n, %2]")], False),
+        ([(f"      {K_LOAD}", ""), before("%acc_1 =", K_LOAD.replace("%8", "%2"))], False),  # for all turns
+        ([before("%v =", f'%x = triton.load_block %K_tiles_1[{HERE}] {{axes = (2, 3), ring = "v"}} : {ITEMS}')], False),
+        ([before("%k_t =", f"%x = arith.neg %k : {ITEMS}")], False),  # something else reads the tile
+        ([before("%scores =", f"%x = arith.neg %k_t : {ITEMS}")], False),
+        ([("%scores = tensor.dot %q, %k_t, %acc", "%scores = tensor.dot %q, %k_t, %acc_2")], False),  # what is carried
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_sees_the_order_of_columns(changes: list[tuple[str, str]], comes_in_fours: bool) -> None:
+    text = columns_as_text()
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (launch,) = of_kinds(parse_op(text).walk(), triton.LaunchOp)
+    loads, indices = loads_in_fours(launch)
+    found = {load.out.name for load in loads}, {index.out.name for index in indices}
+    assert found == (({"k"}, {"j"}) if comes_in_fours else (set(), set()))
 
 
 def test_view() -> None:

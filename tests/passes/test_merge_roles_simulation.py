@@ -622,6 +622,13 @@ def test_orders(first: str, second: str, options: Any, expected: list[str]) -> N
     assert kernel_of(made).attributes["remarks"] == ()
 
 
+def test_copies_that_one_role_starts_into_one_tile_keep_their_order() -> None:
+    assert merged(roles("begin s;begin s", "arrive one")) == [COPY, COPY]
+    assert merged(roles("begin s;put s", "arrive one")) == [COPY, COPY]
+    found = refused(roles("begin s", "begin s"))
+    assert found == [race(B, "writes", "s", A, "write"), 11, (f"{A}: this wrote s", 1)]
+
+
 @pytest.mark.parametrize("at", [8, 15])
 def test_an_unknown_place_is_anywhere_in_its_range(at: int) -> None:
     texts = (f"{OFFSET};write s c{at};arrive one;write s h", f"wait one c0;read s c{at}")

@@ -43,7 +43,7 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.fit_warps import fitting_threads
-from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums
+from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums, is_wide
 from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
 from tiledsl.passes.gluon.guard_masks import guard_masks
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
@@ -65,9 +65,7 @@ from tiledsl.passes.unused_options import changed, remark_unused
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
 RESCALINGS = ("auto", "each", "late", "lazy")
-CONSUMERS = {  # whether each has rows of its own
-    "auto": (), "rows": (True,), "one": (False,), "apart": (False,), "alternate": (False,),
-}  # fmt: skip
+CONSUMERS = ("auto", "rows", "one", "apart", "alternate")
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class SelectEmitter(Pass):
                the loops of one and exchange what each computes of products' operands (gluon/groups_apart.py),
                "alternate": two groups that take turns in turn, and each add to half of the columns of sums
                (gluon/alternate_turns.py); or "auto": what is possible, rows first, unless warps would compute the
-               same rows twice or products are added to memory.
+               same rows twice or products are added to memory; then "alternate" first, for sums of 512 columns.
     rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
                to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
 
@@ -124,7 +122,7 @@ class SelectEmitter(Pass):
         assert isinstance(func, tile.FuncOp), func.name
         check_choice(self, "backend", BACKENDS)
         check_choice(self, "rescale", RESCALINGS)
-        check_choice(self, "consumers", tuple(CONSUMERS))
+        check_choice(self, "consumers", CONSUMERS)
         if self.additions not in (1, 2):
             raise TileError(f"select-emitter.additions is {self.additions}; it must be 1 or 2")
         if self.stages < 0:
@@ -152,7 +150,8 @@ class SelectEmitter(Pass):
             "rescaling": self.rescale in ("auto", "lazy"),
             "masking": self.fast_math and masks,
             "reassociation": any(
-                sums_in_parts(kernel, self._halved(kernel)) for kernel in of_kinds(program.root.nests(), tile.KernelOp)
+                sums_in_parts(kernel, halved_sums(kernel.body) if "alternate" in self._ways(kernel) else ())
+                for kernel in of_kinds(program.root.nests(), tile.KernelOp)
             ),
         }
         return frozenset(name for name, may in names.items() if may)
@@ -190,28 +189,34 @@ class SelectEmitter(Pass):
         missing = support.missing()
         if missing:
             raise NotRecognised(missing)
-        twice = is_computed_twice(kernel.body, kernel.threads // 32)
-        twice |= any(loop.adds for loop in tile_loops(kernel.body).loops)
-        reasons: dict[bool, NotRecognised] = {}
-        alone = self.backend == "gluon"
-        for by_rows in CONSUMERS[self.consumers] or ((False, True) if twice else (True, False)[: 1 + alone]):
+        reasons: dict[bool, NotRecognised] = {}  # of consumers with rows of their own, and of others
+        for way in self._ways(kernel):
             try:
-                twin = self._prepared(kernel, by_rows, target)
+                twin = self._prepared(kernel, way, target)
                 break
             except NotRecognised as reason:
-                reasons[by_rows] = reason
+                reasons[way == "rows"] = reason
         else:
             first, other = reasons.get(True) or reasons[False], reasons.get(False)
             if other is None or str(other) == str(first):
                 raise first
             raise NotRecognised(f"{first}; nor by one group of warps: {other}", other.op or first.op)
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
-        if self.consumers in ("apart", "alternate"):
+        if way in ("apart", "alternate"):
             options["groups"] = GROUPS
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
 
-    def _prepared(self, kernel: tile.KernelOp, by_rows: bool, target: Any) -> tile.KernelOp:
+    def _ways(self, kernel: tile.KernelOp) -> tuple[str, ...]:
+        """Which consumers to try, the fastest first."""
+        if self.consumers != "auto":
+            return (self.consumers,)
+        twice = is_computed_twice(kernel.body, kernel.threads // 32)
+        if twice or any(loop.adds for loop in tile_loops(kernel.body).loops):
+            return (*(("alternate",) if is_wide(kernel.body) else ()), "one", "rows")
+        return ("rows", "one") if self.backend == "gluon" else ("rows",)
+
+    def _prepared(self, kernel: tile.KernelOp, way: str, target: Any) -> tile.KernelOp:
         """A prepared copy of a kernel, beside it. Raises NotRecognised, and then leaves none."""
         twin = kernel.clone({})
         assert isinstance(twin, tile.KernelOp)
@@ -219,21 +224,18 @@ class SelectEmitter(Pass):
         kernel.parent.insert(twin, kernel)
         try:
             open_branch(twin.body)
-            divide_columns(twin, self._halved(twin))
+            divide_columns(twin, halved_sums(twin.body) if way == "alternate" else ())
             _load_boxes(twin)
-            self._prepare(twin, by_rows, _in_triton(kernel, target), target)
+            self._prepare(twin, way, _in_triton(kernel, target), target)
         except NotRecognised:
             twin.erase()
             raise
         return twin
 
-    def _halved(self, kernel: tile.KernelOp) -> list[Value]:
-        """Tiles whose columns are halved."""
-        return halved_sums(kernel.body) if self.consumers == "alternate" else []
-
-    def _prepare(self, kernel: tile.KernelOp, by_rows: bool, launch: Launch, target: Any) -> None:
+    def _prepare(self, kernel: tile.KernelOp, way: str, launch: Launch, target: Any) -> None:
         """Divide the rows of a kernel's products among consumers, or have one group of all warps run its loops. Raises
         NotRecognised."""
+        by_rows, apart = way == "rows", way == "apart"
         body, warps = kernel.body, 4 if by_rows else kernel.threads // 32
         if warps not in WARPS:
             raise NotRecognised(f"{kernel.threads} threads are not 128 or 256")
@@ -248,7 +250,6 @@ class SelectEmitter(Pass):
             self._choose_rescaling(body, groups)
         found = tile_loops(body)
         stored += _store_boxes(_after(body, found)) if by_rows else []
-        apart = self.consumers == "apart"
         places = PLACES if apart else 1
         plan = make_plan(found, groups or 1, warps, self.stages, target.max_shared_bytes, stored, places)
         if self.backend == "auto" and (slower := unmeasured(found, groups)):
@@ -276,7 +277,7 @@ class SelectEmitter(Pass):
             if apart:
                 divide_among_groups(body, found, warps)
                 return
-            if self.consumers == "alternate":
+            if way == "alternate":
                 left = alternate_turns(found, warps, left)
             for loop in found.loops:
                 for store in of_kinds(loop.op.body, tile.StoreOp):

@@ -14,10 +14,17 @@ from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.ir.core import Region, Value
 from tiledsl.passes.gluon.groups_apart import WARPS
 
+MEASURED_COLUMNS = 512  # of a sum, on an H200
+
 
 def halved_sums(body: Region) -> list[Value]:
     """The sums of which each group has half of the columns."""
     return [product.out for loop in tile_loops(body).loops for product in loop.late]
+
+
+def is_wide(body: Region) -> bool:
+    """Whether sums are as wide as those of which turns in turn have been measured to be faster than all others."""
+    return {value.shape[1] for value in halved_sums(body)} == {MEASURED_COLUMNS}
 
 
 def alternate_turns(found: TileLoops, warps: int, left: int) -> int:

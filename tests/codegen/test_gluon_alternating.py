@@ -48,6 +48,7 @@ def test_one_computes_while_the_others_products_run() -> None:
             "for pair in range(1):",
             "s = warpgroup_mma_wait(0, deps=[s])",
             "highest_told.index(0).store(highest)",
+            "mbarrier.arrive(highest_full.index(0), count=1)",  # so that the other may rescale its sum
             "weights_told.index(0).store(weights)",
             "fence_async_shared()",
             "mbarrier.arrive(weights_full.index(0), count=1)",
@@ -55,8 +56,11 @@ def test_one_computes_while_the_others_products_run() -> None:
             "more_told.index(0).store(more)",
             "mbarrier.arrive(more_full.index(0), count=1)",
             "stage_1, phase_1 = _advance(stage, phase, 2)",
-            "mbarrier.wait(weights_full.index(0), parity ^ 1)",
+            "acc, weights_operand = warpgroup_mma_wait(0, deps=[acc, weights_operand])",
+            "mbarrier.arrive(kv_empty.index(stage), count=1)",
+            "mbarrier.wait(highest_full.index(0), parity ^ 1)",
             "highest = highest_told.index(0).load(ROWS_64)",
+            "mbarrier.wait(weights_full.index(0), parity ^ 1)",
             "acc = warpgroup_mma(weights_told.index(0), kv_ring.index(stage_1)",
             "more = more_told.index(0).load(ROWS_64)",
             "stage, phase = _advance(stage_1, phase_1, 2)",
@@ -66,7 +70,7 @@ def test_one_computes_while_the_others_products_run() -> None:
             "s = warpgroup_mma(q_32_ring.index(_zero())",
         ],
     )
-    assert "kv_32_empty" not in first and "highest_full" not in first
+    assert "kv_32_empty" not in first and "kv_32_full.index(stage_1)" not in first  # who tells has awaited them
     in_order(
         second,
         [
@@ -96,7 +100,7 @@ def test_barriers_and_places() -> None:
     barriers = dict(re.findall(r"(\w+) = _barriers\(\d, (\d)\)", source))
     assert barriers == {
         "full": "1", "empty": "2", "kv_full": "1", "kv_empty": "1", "kv_32_full": "1", "kv_32_empty": "1",
-        "k_rope_full": "1", "k_rope_empty": "1", "weights_full": "1", "more_full": "1",
+        "k_rope_full": "1", "k_rope_empty": "1", "highest_full": "1", "more_full": "1", "weights_full": "1",
     }  # fmt: skip
     assert "weights_told = gl.allocate_shared_memory(gl.float16, [1, 64, 64]" in source
     assert "more_told = gl.allocate_shared_memory(gl.float32, [1, 64]" in source

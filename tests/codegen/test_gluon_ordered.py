@@ -32,7 +32,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 def test_a_tile_for_two_products_is_loaded_once_and_released_after_the_second() -> None:
-    source = compiled(decode(dim=512, keys=512)).source
+    source = compiled(decode(dim=512, keys=512), {"select-emitter.consumers": "one"}).source
     producer, consumer = part_of(source, "producer"), part_of(source, "consumer")
     assert producer.count("_load_box(KV_tiles") == 1 and producer.count("mbarrier.expect(kv_full") == 1
     loop = consumer[consumer.index("for pair in range(4)") :]
@@ -250,14 +250,15 @@ def test_compiles_with_products_in_flight_and_registers_for_all(
 ) -> None:
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
     made = {
-        "wide": compiled(decode(batch=2, heads=128, keys=1024, dim=512)),
+        "wide": compiled(decode(batch=2, heads=128, keys=1024, dim=512), {"select-emitter.consumers": "one"}),
+        "wide, turns in turn": compiled(decode(batch=2, heads=128, keys=1024, dim=512)),
         "rows": compiled(decode(rows=128, heads=128)),
         "paged": compiled(decode_paged(2, 4, dim=256)),
         "sums": compiled(gated),
     }
     for name, result in compile_kernels(made, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
-        if version == "3.6" or name != "wide":  # what GPU machines have; the ptxas of 3.9 spills values of "wide"
+        if version == "3.6" or "wide" not in name:  # what GPU machines have; the ptxas of 3.9 spills values of these
             assert set(re.findall(r"(\d+) bytes spill stores", result["ptxas"])) == {"0"}, (name, result["ptxas"])
         registers = re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", result["ptx"])
         assert {"24", "240"} <= set(registers), name

@@ -49,14 +49,30 @@ def test_decoding(sizes: dict[str, int], keys: int, configs: dict[str, Any]) -> 
         assert float((out.float() - want).norm() / want.norm()) < 2e-3
 
 
-def test_pages_and_no_keys_at_all() -> None:
+@pytest.mark.parametrize(("keys", "dim", "stages"), [(64, 64, 2), (192, 64, 3), (640, 128, 4), (1024, 512, 2)], ids=str)
+def test_groups_take_turns(keys: int, dim: int, stages: int) -> None:
+    import torch
+
+    configs = {"select-emitter.consumers": "alternate", "select-emitter.stages": stages}
+    kernel = compiled(decode(batch=200, keys=keys, dim=dim), **configs)
+    assert "parity" in kernel.source
+    given = [each.cuda() for each in inputs(200, 64, keys, dim)]
+    want = reference(*given)
+    for _ in range(3):
+        out = torch.full_like(given[0], float("nan"))
+        kernel(*given, out)
+        assert float((out.float() - want).norm() / want.norm()) < 2e-3
+
+
+@pytest.mark.parametrize("dim", [64, 512])  # of 512 columns, groups take turns
+def test_pages_and_no_keys_at_all(dim: int) -> None:
     import torch
 
     lengths, pages = [0, 1, 64, 65, 200, 1000], 16
-    kernel = compiled(decode_paged(len(lengths), pages))
-    q, q_rope, kv, k_rope = (each.cuda() for each in inputs(len(lengths), 64, pages * PAGE))
+    kernel = compiled(decode_paged(len(lengths), pages, dim))
+    q, q_rope, kv, k_rope = (each.cuda() for each in inputs(len(lengths), 64, pages * PAGE, dim))
     table = torch.randperm(len(lengths) * pages, device="cuda", dtype=torch.int32).reshape(-1, pages)
-    rows_of_kv, rows_of_rope = kv.reshape(-1, 64), k_rope.reshape(-1, ROPE)
+    rows_of_kv, rows_of_rope = kv.reshape(-1, dim), k_rope.reshape(-1, ROPE)
     out = torch.full_like(q, float("nan"))
     kernel(q, q_rope, rows_of_kv, rows_of_rope, table, torch.tensor(lengths, device="cuda", dtype=torch.int32), out)
     for number, length in enumerate(lengths):

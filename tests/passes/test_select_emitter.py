@@ -233,38 +233,49 @@ def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool
 @pytest.mark.parametrize(
     ("options", "twice", "adds", "tried"),
     [
-        ({}, False, [False, False], [True]),
-        ({"backend": "gluon"}, False, [False, False], [True, False]),
-        ({"backend": "gluon"}, True, [False, False], [False, True]),
-        ({}, True, [False, False], [False, True]),
-        ({}, False, [False, True], [False, True]),  # a loop that adds to memory
-        ({}, False, [], [True]),
-        ({"consumers": "rows"}, True, [], [True]),
-        ({"consumers": "one"}, False, [], [False]),
-        ({"consumers": "apart", "backend": "gluon"}, False, [], [False]),
+        ({}, False, [False, False], ["rows"]),
+        ({"backend": "gluon"}, False, [False, False], ["rows", "one"]),
+        ({"backend": "gluon"}, True, [False, False], ["one", "rows"]),
+        ({}, True, [False, False], ["one", "rows"]),
+        ({}, False, [False, True], ["one", "rows"]),  # a loop that adds to memory
+        ({}, False, [], ["rows"]),
+        ({"consumers": "rows"}, True, [], ["rows"]),
+        ({"consumers": "one"}, False, [], ["one"]),
+        ({"consumers": "one"}, True, [], ["one"]),
+        ({"consumers": "apart", "backend": "gluon"}, False, [], ["apart"]),
+        ({"consumers": "alternate"}, False, [], ["alternate"]),
     ],
 )
+@pytest.mark.parametrize("wide", [True, False])
 def test_which_consumers_are_tried_first(
-    options: dict[str, Any], twice: bool, adds: list[bool], tried: list[bool], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    twice: bool,
+    adds: list[bool],
+    tried: list[str],
+    wide: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those with rows of their own, or one group of warps; if none can be, both reasons are told."""
-    asked: list[bool] = []
+    """Those with rows of their own, or one group of warps, which are two that take turns where sums are wide; if none
+    can be, both reasons are told."""
+    asked: list[str] = []
 
-    def refused(self: SelectEmitter, kernel: object, by_rows: bool, shared_bytes: int) -> None:
-        asked.append(by_rows)
-        raise NotRecognised("of rows" if by_rows else "of one")
+    def refused(self: SelectEmitter, kernel: object, way: str, shared_bytes: int) -> None:
+        asked.append(way)
+        raise NotRecognised("of rows" if way == "rows" else f"of {way}")
 
     loops = SimpleNamespace(loops=[SimpleNamespace(adds=each) for each in adds])
     monkeypatch.setattr(SelectEmitter, "_prepared", refused)
     monkeypatch.setattr("tiledsl.passes.select_emitter.is_computed_twice", lambda body, warps: twice and warps == 8)
     monkeypatch.setattr("tiledsl.passes.select_emitter.tile_loops", lambda body: loops)
+    monkeypatch.setattr("tiledsl.passes.select_emitter.is_wide", lambda body: wide)
     monkeypatch.setattr(support, "missing", lambda: "")
     given: Any = SimpleNamespace(target=Target("cuda", 90)), SimpleNamespace(body=None, threads=256)
     with pytest.raises(NotRecognised) as raised:
         SelectEmitter(**options)._convert(*given)
-    reasons = {(True,): "of rows", (False,): "of one"}
-    assert asked == tried
-    assert str(raised.value) == reasons.get(tuple(tried), "of rows; nor by one group of warps: of one")
+    first = ["alternate"] if wide and tried[0] == "one" and "consumers" not in options else []
+    assert asked == [*first, *tried]
+    both = "of rows; nor by one group of warps: of one"
+    assert str(raised.value) == (f"of {tried[0]}" if len(tried) == 1 else both)
 
 
 def test_unknown_backend() -> None:

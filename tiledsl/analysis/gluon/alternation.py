@@ -53,14 +53,14 @@ class Alternation:
         loads = [op for op in loop if isinstance(op, triton.LoadBlockOp)]
         rings = [op.ring for op in loads]
         free = [op for op in loads if op not in late and rings.count(op.ring) == 1]
-        found: dict[Value, triton.LoadBlockOp] = {}
-        for op in loop:
-            if op in summed and op.a not in found:
-                host = next((each for each in free if each.out.type == op.a.type), None)
-                if host is not None:
-                    free.remove(host)
-                    found[op.a] = host
-        return found
+        operands = dict.fromkeys(op.a for op in loop if isinstance(op, tensor.DotOp) and op in self.sums)
+        return {
+            value: load
+            for kind in {value.type for value in operands}
+            for value, load in zip(
+                (each for each in operands if each.type == kind), (each for each in free if each.out.type == kind)
+            )
+        }
 
     @property
     def sums(self) -> frozenset[Operation]:
@@ -85,7 +85,7 @@ def alternation(loop: scf.ForOp, sums: Sums) -> Alternation:
     for each in summed:
         read = [value for op in each for value in op.operands if not (isinstance(op, tensor.DotOp) and value is op.a)]
         needed = {value.op for value in reached([*rows, *read], before)}
-        heard.append(frozenset(op for op in loop.body if op in each or op in needed and not isinstance(op, LOADS)))
+        heard.append(frozenset(op for op in loop.body if op in each or op in needed))
     told = tuple(op for op in loop.body if op in reductions and any(op in each for each in heard))
     return Alternation(first, tuple(summed), told, tuple(heard))
 

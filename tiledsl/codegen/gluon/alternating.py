@@ -75,22 +75,10 @@ class AlternatingWriter(GluonKernelWriter):
         self.parity, self.following = claim("parity"), (claim("stage"), claim("phase"))
         self.told: dict[Value, tuple[str, str]] = {}  # of what is told the place, and the barrier
         self.hosts = self.alternation.hosts
-        operands = {op.a.op for op in self.plan.products if op in self.alternation.sums}
-        together: list[Value] = []  # told with the next operand
-        for op in self.plan.loops[0].stage:
-            if op in operands or op in self.alternation.told:
-                together.append(op.results[0])
-            if op in operands:
-                self._tell_together(together)
-                together = []
-        for value in together:
-            self._tell_together([value])
-
-    def _tell_together(self, values: Sequence[Value]) -> None:
-        full = self.names.claim(f"{self.name(values[-1])}_full")
-        for value in values:
-            host = self.hosts.get(value)
-            self.told[value] = self.tiles[host] if host else self.names.claim(f"{self.name(value)}_told"), full
+        operands = (op.a for op in self.plan.products if op in self.alternation.sums)
+        for value in dict.fromkeys([*(op.out for op in self.alternation.told), *operands]):
+            host, hint = self.hosts.get(value), self.name(value)
+            self.told[value] = self.tiles[host] if host else claim(f"{hint}_told"), claim(f"{hint}_full")
 
     def shared(self) -> list[str]:
         return list(dict.fromkeys([*super().shared(), *(each for names in self.told.values() for each in names)]))
@@ -104,12 +92,11 @@ class AlternatingWriter(GluonKernelWriter):
     def allocate_results(self) -> None:
         for buffer, store in {buffer: store for store, buffer in self.out_buffers.items()}.items():
             self.allocate(buffer, store, store.places)
-        for value, (place, _) in self.told.items():
+        for value, (place, full) in self.told.items():
             if value not in self.hosts:
                 shape, layout = ", ".join(map(str, (1, *value.shape))), api.shared_layout(value.shape, value.dtype)
                 dtype = TRITON_TYPES[value.dtype]
                 self.line(f"{place} = gl.allocate_shared_memory({dtype}, [{shape}], {layout})")
-        for full in dict.fromkeys(full for _, full in self.told.values()):
             self.line(f"{full} = _barriers(1, 1)")
 
     # What is told
@@ -121,8 +108,7 @@ class AlternatingWriter(GluonKernelWriter):
         self.line(f"{self._told_at(value)}.store({self.name(value)})")
         if len(value.shape) > 1:
             self.fence()
-        if value is [each for each, names in self.told.items() if names[1] == full][-1]:
-            self.line(f"mbarrier.arrive({full}.index(0), count=1)")
+        self.line(f"mbarrier.arrive({full}.index(0), count=1)")
 
     def _hear(self, value: Value) -> str:
         """Where the other group has told a value, once it is there."""
@@ -284,7 +270,9 @@ class AlternatingWriter(GluonKernelWriter):
         has awaited it."""
         self.now = _Turn({*half.awaited}, at=at, heard=heard)
         self._index(half, turn, half.heard)
-        if self.flying and not any(value in each.values for each in self.flying for value in half.sums):
+        if any(value in each.values for each in self.flying for value in half.sums):
+            self._await(len(self.flying))  # which releases tiles before the other group tells anything
+        elif self.flying:
             for name in map(self.name, half.sums):  # else ptxas takes one by one those on their way and those to come
                 self.line(f"{name} = warpgroup_mma_wait({len(self.flying)}, deps=[{name}])")
         self.ops(half.heard)

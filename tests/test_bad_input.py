@@ -155,7 +155,8 @@ def test_declarations(declared: str, message: str, caret: str | None) -> None:
     ("kernel", "message"),
     [
         ("T.Kernel(1, 1, 1, 1)", "T.Kernel takes one to three grid dimensions, not 4"),
-        ("T.Kernel(1, -2)", "T.Kernel: grid dimension 1 is -2; it must be at least 0"),
+        ("T.Kernel(1, -2)", "T.Kernel: grid dimension 1 is -2; it must be at least 0, and below 2^31"),
+        ("T.Kernel(1 << 31)", "T.Kernel: grid dimension 0 is 2147483648; it must be at least 0, and below 2^31"),
         ("T.Kernel(2.5)", "T.Kernel: grid dimension 0 is float 2.5, not an integer"),
         ("T.Kernel(None)", "T.Kernel: grid dimension 0 is None (was a tunable left None?), not an integer"),
         ("T.Kernel(4, threads=None)", "T.Kernel: threads is None (was a tunable left None?); it must be a number from 1 to 1024 (128 if left out)"),

@@ -160,3 +160,45 @@ def test_an_integer_that_64_bits_do_not_hold_is_refused(made: Any) -> None:
 
     with pytest.raises(TileError, match="the integer 18446744073709551616 does not fit in 64 bits"):
         tiledsl.compile(main, target="interpret")
+
+
+def test_indices_that_int32_does_not_hold_keep_their_value() -> None:
+    @T.prim_func
+    def main(X: T.Tensor((6,), "int32"), U: T.Tensor((1,), "uint32"), Y: T.Tensor((4, 4), "int64")):
+        with T.Kernel(1):
+            tile = T.alloc_fragment((4,), "int64")
+            T.copy(X[U[0]], tile)  # behind the end, not at -2
+            T.copy(tile, Y[0, 0])
+            for i in T.Parallel(4):
+                Y[1, i] = X[U[0] + i]  # wraps
+            for i in T.serial(LARGE, LARGE + 2):
+                Y[2, 0] += i
+            for i in range(-LARGE, 2 - LARGE):
+                Y[2, 1] += i
+            for i in T.serial(0, 2 * LARGE, LARGE):
+                Y[2, 2] += i
+            for i in T.unroll(LARGE, LARGE + 1):
+                Y[2, 3] += i
+            for i in T.serial(U[0], U[0] + 3):  # wraps, so that the loop has no turn
+                Y[3, 0] += i
+
+    x, u, y = (
+        torch.arange(1, 7, dtype=torch.int32),
+        torch.tensor([2**32 - 2]).to(torch.uint32),
+        torch.zeros(4, 4).long(),
+    )
+    tiledsl.compile(main, target="interpret")(x, u, y)
+    assert y.tolist() == [[0] * 4, [0, 0, 1, 2], [2 * LARGE + 1, 1 - 2 * LARGE, LARGE, LARGE], [0] * 4]
+
+
+def test_a_place_in_a_large_tensor_is_a_wide_number() -> None:
+    @T.prim_func
+    def main(X: T.Tensor((1 << 32,), "int8"), I: T.Tensor((1,), "uint8"), Y: T.Tensor((8,), "int8")):
+        with T.Kernel(1):
+            T.copy(X[LARGE : LARGE + 4], Y[0:4])
+            Y[4] = X[LARGE + 7]
+            Y[5] = Y[I[0]]
+
+    text = tiledsl.compile(main, target="interpret").ir(after="elaborate")
+    assert f"{{value = {LARGE}}} : int64" in text and f"{{value = {LARGE + 7}}} : int64" in text
+    assert text.count("arith.cast") == 1 and ": int32" in text.split("arith.cast")[1].splitlines()[0]  # of I[0]

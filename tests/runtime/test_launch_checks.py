@@ -107,6 +107,15 @@ SHARED = [zeros(6)[::2], zeros(3, 4)[:, :3]]
         ([Parameter("w", "int64", False)], [-(1 << 63)], None),
         ([Parameter("w", "int64", False)], [1 << 63], "k: w is 9223372036854775808, which int64 does not hold"),
         ([Parameter("w", "uint8", False)], [256], None),  # is converted
+        ([Parameter("D", "int8", False, ("m",))], [torch.empty((1 << 31) - 1, dtype=torch.int8, device="meta")], None),
+        (
+            [Parameter("D", "int8", False, ("m",))], [torch.empty(1 << 31, dtype=torch.int8, device="meta")],
+            "k: D has shape (2147483648,), but dynamic sizes are at most 2147483647\n"
+            "  note: indices are int32: give the tensor more dimensions",
+        ),
+        (
+            [Parameter("D", "int8", False, (1 << 31,))], [torch.empty(1 << 31, dtype=torch.int8, device="meta")], None
+        ),
         ([X], [3], None),
         ([X], [torch.tensor(1.0)], "k: x is a float32 scalar, not Tensor\n  note: pass the number that x.item() gives"),
         ([X], ["1"], "k: x is a float32 scalar, not str"),

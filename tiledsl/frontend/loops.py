@@ -23,6 +23,7 @@ from tiledsl.language.expression import (
     Expr,
     Scalar,
     as_bool,
+    as_index,
     as_value,
     binary,
     compare,
@@ -84,10 +85,10 @@ class Loops(Blocks):
 
     def _serial(self, node: syntax.For, loop: SerialLoop) -> None:
         bounds = [loop.start, loop.stop, loop.step]
-        wide = any(isinstance(bound, Expr) and bound.dtype in ("int64", "uint64", "uint32") for bound in bounds)
-        dtype = "int64" if wide else "int32"
         self.ctx.builder.loc = node.loc
-        values = [as_value(bound, dtype) for bound in bounds]
+        indices = [as_index(bound) for bound in bounds]
+        dtype = "int64" if any(index.dtype == "int64" for index in indices) else "int32"
+        values = [as_value(Scalar(index), dtype) for index in indices]
         region = Region([ScalarType(dtype)])
         (index,) = region.args
 

@@ -16,6 +16,7 @@ from tiledsl.language.expression import (
     Scalar,
     Symbol,
     active,
+    as_index,
     as_value,
     context,
     describe,
@@ -203,8 +204,7 @@ class Reference(Expr):
 
     def indices(self) -> list[Value]:
         """The offsets as IR values, int32 or int64."""
-        values = [as_value(offset, None if isinstance(offset, Expr) else "int32") for offset in self.offsets]
-        return [value if value.dtype in ("int32", "int64") else as_value(Scalar(value), "int64") for value in values]
+        return [as_index(offset) for offset in self.offsets]
 
     def value(self) -> Value:
         if self.is_region:

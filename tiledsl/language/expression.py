@@ -272,6 +272,14 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
     return context("a value").builder.number(x, dtype)
 
 
+def as_index(x: Any) -> Value:
+    """The IR value of an integer in the type of indices: int32, and int64 for what that may not hold."""
+    value = as_value(x)
+    if value.dtype in ("int32", "int64"):
+        return value
+    return as_value(Scalar(value), "int64" if ELEMENTS[value.dtype].bits >= 32 else "int32")
+
+
 def describe(x: Any) -> str:
     """What a wrong argument is, for a message."""
     if x is None:

@@ -14,6 +14,7 @@ from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import (
     Expr,
     Scalar,
+    as_index,
     as_value,
     binary,
     compare,
@@ -154,7 +155,7 @@ def _place(x: Any) -> tuple[Buffer, list[Any]]:
 def _offsets(offsets: list[Any]) -> list[Any]:
     if not [offset for offset in offsets if not isinstance(offset, int) or offset != 0]:
         return []
-    return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype.name in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
+    return [as_index(offset) for offset in offsets]
 
 
 def whole(

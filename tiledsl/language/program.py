@@ -67,8 +67,8 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     for axis, extent in enumerate(map(plain, blocks)):
         if isinstance(extent, bool) or not isinstance(extent, (int, Expr)):
             raise TileError(f"T.Kernel: grid dimension {axis} is {describe(extent)}, not an integer")
-        if isinstance(extent, int) and extent < 0:
-            raise TileError(f"T.Kernel: grid dimension {axis} is {extent}; it must be at least 0")
+        if isinstance(extent, int) and not 0 <= extent < 1 << 31:
+            raise TileError(f"T.Kernel: grid dimension {axis} is {extent}; it must be at least 0, and below 2^31")
     parts = [plain(each) for each in (threads if isinstance(threads, (tuple, list)) else (threads,))]
     wrong = [each for each in parts if isinstance(each, bool) or not isinstance(each, int)]
     if wrong:

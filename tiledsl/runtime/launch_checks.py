@@ -190,6 +190,9 @@ def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
         )
 
 
+_LARGEST_SIZE = (1 << 31) - 1
+
+
 def _check_shape(kernel: str, param: Parameter, tensor: Any, symbols: dict[str, tuple[int, str]]) -> None:
     shape = tuple(tensor.shape)
     if len(shape) != len(param.shape):
@@ -214,6 +217,12 @@ def _check_shape(kernel: str, param: Parameter, tensor: Any, symbols: dict[str, 
             known, where = symbols.setdefault(dim, (found, place))
             if known != found and counts:
                 raise TileError(f"{kernel}: {place} is {found}, but {dim} is {known} by {where}", code="wrong-argument")
+    if any(isinstance(dim, str) and size > _LARGEST_SIZE for dim, size in zip(param.shape, shape)):
+        raise TileError(
+            f"{kernel}: {param.name} has shape {shape}, but dynamic sizes are at most {_LARGEST_SIZE}",
+            notes=["indices are int32: give the tensor more dimensions"],
+            code="wrong-argument",
+        )
     if param.strides is None:
         if not tensor.is_contiguous():
             raise TileError(

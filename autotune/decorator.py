@@ -37,7 +37,7 @@ from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings, value_ke
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
-from tiledsl.kernels.signatures import check_given, check_known, not_given
+from tiledsl.kernels.signatures import check_given, check_known, not_given, takes_any
 from tiledsl.runtime.launch_triton import is_autocast, traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -361,6 +361,8 @@ class AutotunedFunction(InGraphs):
         values = jit._bind(arguments, keywords, partial=True)
         own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
         given = jit.signature.bind_partial(*arguments, **own).arguments
+        if takes_any(jit.signature):
+            given |= keywords
         return BoundCall(arguments, keywords, values, given, resolve_target(self._target))
 
     def _problem(self, call: BoundCall, options: TuneOptions | None = None) -> TuningProblem:

@@ -17,7 +17,7 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.autotuner.user_functions import errors_of, named_arguments
 from tiledsl.errors import TileError, brief, ends_tracebacks
 from tiledsl.kernels.pass_choice import chosen_passes
-from tiledsl.kernels.signatures import not_given
+from tiledsl.kernels.signatures import not_given, takes_any
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # Keys of a configuration that need not be parameters of the builder: choices of the compiler, and of what to run.
@@ -164,13 +164,12 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
         )
     checked: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     allowed = [*signature.parameters, *RESERVED, "passes", *LAUNCH_OPTIONS]
     for index, config in enumerate(configs):
         if not isinstance(config, Mapping):
             raise TileError(f"{where}: configuration {index} is {brief(config)}, not a dict")
         for key in config:
-            if not isinstance(key, str) or (key not in allowed and not takes_any):
+            if not isinstance(key, str) or (key not in allowed and not takes_any(signature)):
                 near = difflib.get_close_matches(str(key), allowed, n=1)
                 advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(signature.parameters)}"
                 raise TileError(

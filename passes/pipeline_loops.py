@@ -23,6 +23,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.launch_options import MOST_STAGES
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
@@ -78,8 +79,9 @@ class PipelineLoops(Pass):
             if getattr(self, option) not in EVICTIONS:
                 shown = " or ".join(map(repr, EVICTIONS))
                 raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it must be {shown}")
-        if self.stages < 0:
-            raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
+        if not 0 <= self.stages <= MOST_STAGES:
+            allowed = f"a depth of at most {MOST_STAGES}, or 0 for the program's own"
+            raise TileError(f"pipeline-loops.stages is {self.stages}; it must be {allowed}")
         if self.unroll < 0 or self.unroll == 1:
             raise TileError(f"pipeline-loops.unroll is {self.unroll}; it must be 2 or more iterations, or 0 for none")
         ranges = Ranges(program.root)

@@ -26,6 +26,7 @@ from tiledsl.analysis.gluon.words import described, loads_in_fours
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
@@ -78,6 +79,8 @@ class ScheduleLoops(Pass):
     pairs: bool = True
 
     def run(self, program: Program) -> None:
+        if self.in_flight < 0:
+            raise TileError(f"schedule-loops.in_flight is {self.in_flight}; it must be a number of products")
         for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
             loops: list[scf.ForOp | scf.WhileOp] = of_kinds(launch.nests(), scf.ForOp, scf.WhileOp)
             for loop in loops:

@@ -11,6 +11,8 @@ LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl"
 """Keywords of T.Kernel that Triton takes. launch_pdl: begin while the kernel before ends, and wait for what it wrote
 (programmatic dependent launch, CUDA C++ Programming Guide); without effect where the target has no such launches."""
 
+MOST_STAGES = 64  # that a loop may load ahead
+
 # What each may be on any GPU: 1024 threads a block, the largest cluster, and the registers that an instruction can name
 # (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; Triton wants powers of two).
 _MOST = {"num_warps": 32, "num_ctas": 16, "maxnreg": 255}

@@ -40,6 +40,21 @@ def test_a_lazy_builder_returns_a_result_that_is_a_kernel() -> None:
         result.nothing_of_this_name
 
 
+def test_a_builder_that_takes_anything_gets_its_configuration() -> None:
+    def scale(size: int, **config: Any) -> Any:
+        return scale_builder(size=size, **config)
+
+    function = tiledsl.autotune(configs=[{"block": 32}, {"block": 16}], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale))
+    assert [trial.status for trial in function(64).trials] == ["ok", "ok"]
+    passed = function(64, variant="right")
+    assert [(trial.config, trial.status) for trial in passed.trials] == [({"block": 32}, "ok"), ({"block": 16}, "ok")]
+    torch.testing.assert_close(passed(torch.ones(64)), torch.full((64,), 2.0))
+    assert [trial.config for trial in function(64, block=16).trials] == [{"block": 16}]
+    with pytest.raises(tiledsl.TileError, match="nonfinite: 2"):
+        function(64, variant="half")
+    assert function.jit(64, block=8, factor=3.0)(torch.ones(64))[0] == 3.0
+
+
 def test_the_table_names_every_configuration() -> None:
     result = tuned([*BLOCKS, {"block": 64, "variant": "unwritten"}])()
     lines = result.table().splitlines()

@@ -383,7 +383,8 @@ def test_loops_without_products_may_be_unrolled_instead() -> None:
     ("option", "value", "message"),
     [
         ("streamed", "first", "pipeline-loops.streamed is 'first'; it must be '' or 'evict_first' or 'evict_last'"),
-        ("stages", -1, "pipeline-loops.stages is -1"),
+        ("stages", -1, "pipeline-loops.stages is -1; it must be a depth of at most 64, or 0 for the program's own"),
+        ("stages", 65, "pipeline-loops.stages is 65; it must be a depth of at most 64, or 0 for the program's own"),
         ("unroll", 1, "pipeline-loops.unroll is 1; it must be 2 or more iterations, or 0 for none"),
         ("unroll", -2, "pipeline-loops.unroll is -2; it must be 2 or more iterations, or 0 for none"),
     ],

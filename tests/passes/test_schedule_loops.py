@@ -489,3 +489,9 @@ def test_values_that_begin_alike_and_change_places() -> None:
         assert line.strip() == f"%r, %s, %t = scf.for %c0, %n, %c1[%n2, {inits}]{groups} : int32, int32, int32 " + (
             "(%i: int32, %a: int32, %b: int32, %c: int32) {"
         )
+
+
+def test_a_number_of_products_is_none_or_more() -> None:
+    assert scheduled(attention(OF_SCORES, ""), in_flight=0)
+    with pytest.raises(TileError, match=r"schedule-loops\.in_flight is -1; it must be a number of products"):
+        scheduled(attention(OF_SCORES, ""), in_flight=-1)

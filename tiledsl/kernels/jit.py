@@ -15,7 +15,7 @@ from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
-from tiledsl.kernels.signatures import not_given
+from tiledsl.kernels.signatures import not_given, takes_any
 from tiledsl.kernels.stored import pickled as pickled  # so that kernels pickle
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.runtime.launch_triton import belongs_to_torch, traced_as
@@ -313,16 +313,16 @@ class JitFunction(InGraphs):
 
     def takes_launch_option(self, name: str) -> bool:
         """Whether a configuration's value of this name is a launch's: the function has no parameter for it."""
-        return name not in self.signature.parameters and not self._takes_any
-
-    @functools.cached_property
-    def _takes_any(self) -> bool:
-        return any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
+        return name not in self.signature.parameters and not takes_any(self.signature)
 
     def build(self, values: Mapping[str, Any]) -> Any:
         """Run the builder. Raises TileError if it does not return a program."""
         bound = self.signature.bind_partial()
         bound.arguments.update(values)
+        for parameter in self.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                others = {name: value for name, value in values.items() if name not in self.signature.parameters}
+                bound.arguments[parameter.name] = others
         tensors = [name for name, value in values.items() if hasattr(value, "data_ptr")]
         try:
             program = self.function(*bound.args, **bound.kwargs)
@@ -346,21 +346,22 @@ class JitFunction(InGraphs):
         )
 
     def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
-        """Arguments by name, defaults included. `partial`: further names are values of T.const symbols."""
+        """Arguments by name, defaults included, and what the function takes by ** beside them. `partial`: further names
+        are values of T.const symbols."""
         own = {name: value for name, value in keywords.items() if name in self.signature.parameters}
         extra = {name: value for name, value in keywords.items() if name not in self.signature.parameters}
         try:
             if partial:
                 bound = self.signature.bind_partial(*arguments, **own)
             else:
-                bound = self.signature.bind(*arguments, **keywords)
+                bound = self.signature.bind(*arguments, **(own if takes_any(self.signature) else keywords))
         except TypeError as error:
             given = any(hasattr(value, "data_ptr") for value in (*arguments, *keywords.values()))
             way_out = f"it makes a kernel of sizes and tunables; give tensors to the kernel: {self.__name__}(...)(...)"
             notes = [way_out] if given and not self.is_eager else []
             raise TileError(f"{self.__name__}: {error}", user_loc(), notes) from None
         bound.apply_defaults()
-        return {**bound.arguments, **(extra if partial and not self._takes_any else {})}
+        return {**bound.arguments, **extra}
 
     def _eager_kernel(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None

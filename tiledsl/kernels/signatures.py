@@ -8,6 +8,11 @@ from inspect import Signature
 from tiledsl.errors import TileError, user_loc, value_options, way_out
 
 
+def takes_any(signature: Signature) -> bool:
+    """Whether a function takes keywords of any name."""
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+
+
 def not_given(signature: Signature, given: Collection[str]) -> list[str]:
     """The parameters that have neither a default nor a value among those that are given."""
     return [
@@ -30,6 +35,6 @@ def check_given(function: str, signature: Signature, given: Collection[str]) -> 
 def check_known(function: str, signature: Signature, names: Iterable[str], further: str = "") -> None:
     """TileError for a name that no parameter has; `further` says what else there is to know of them."""
     for name in names:
-        if name not in signature.parameters:
+        if name not in signature.parameters and not takes_any(signature):
             known = ", ".join(signature.parameters) or "none"
             raise TileError(f"{function} has no parameter {name!r}", user_loc(), [f"it has {known}{further}"])

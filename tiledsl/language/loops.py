@@ -9,6 +9,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.language.expression import Expr, context, describe, is_number, plain
+from tiledsl.launch_options import MOST_STAGES
 
 __all__ = [
     "Parallel", "Persistent", "Pipelined", "Serial", "Unroll", "Vectorized", "grid", "parallel", "serial", "unroll",
@@ -182,8 +183,9 @@ def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = No
         # C = full((16, 16), 64.0)
     """
     num_stages = plain(num_stages)
-    if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
-        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it must be at least 0 (no pipelining)")
+    if not isinstance(num_stages, int) or not 0 <= num_stages <= MOST_STAGES:
+        allowed = f"it must be at least 0 (no pipelining) and at most {MOST_STAGES}"
+        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; {allowed}")
     return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=num_stages)
 
 

@@ -47,6 +47,7 @@ from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.schedule_loops import ScheduleLoops
 from tiledsl.passes.select_access import SelectAccess
 from tiledsl.passes.select_emitter import SelectEmitter
+from tiledsl.passes.separate_versions import SeparateVersions
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 from tiledsl.passes.specs import find_pass, make_pass
 from tiledsl.passes.split_k import SplitK
@@ -54,6 +55,7 @@ from tiledsl.passes.split_k.last_wave import SplitLastWave
 from tiledsl.passes.split_tiles import SplitTiles
 from tiledsl.passes.transpose_products import TransposeProducts
 from tiledsl.passes.unroll_loops import UnrollLoops
+from tiledsl.passes.unrotate_loops import UnrotateLoops
 from tiledsl.passes.user_passes import inserted, is_place
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 from tiledsl.passes.widen_loops import WidenLoops
@@ -72,6 +74,8 @@ PIPELINE: tuple[type[Pass], ...] = (
     JoinLoads,  # tiles that branches load: what looks for loads looks in loops themselves
     SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,
+    SeparateVersions,  # tiles that take turns in rings by hand: their indices are known to be in range
+    UnrotateLoops,  # pipelines by hand: before anything looks at what a turn loads and multiplies
     ReloadRows,  # before guards: the loads have none yet
     FoldUnitDims,  # before whatever looks at how many dimensions a tile has
     SplitLastWave,  # where asked for: both kernels that multiply then find their emitter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain, count, takewhile
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
 from tiledsl.analysis.gluon.alternation import sums_of_groups
@@ -115,8 +115,7 @@ class ScheduleLoops(Pass):
             load.set_attribute("in_fours", True)
             described(load, launch).set_attribute("in_fours", True)
         in_flight = tuple(
-            () if held or loop.unroll == PAIR else _in_flight(loop, launch.warps, self.in_flight)
-            for loop, held in zip(loops, late)
+            _in_flight(loop, launch.warps, self.in_flight) if _may_leave_some(loop) else () for loop in loops
         )
         ranges = Ranges.around(launch)
         waiting = [product for products in late for product in products]
@@ -229,8 +228,9 @@ def _in_order(loop: TileLoop, skew: bool) -> None:
     flying = [product.out for product in products if product.out not in read]
     waiting = dependent_on([*flying, *(value for op in loads for value in op.results)], body)
     place({op for op in left if op not in waiting})
-    if skew and len(ahead) > 1:
-        _one_ahead(loop.op, ahead[0], [*placed, *left])
+    ops = [*placed, *left]
+    if skew and len(ahead) > 1 and loop.op.num_stages != 1 and not _is_used_last(ahead[0], ops):
+        _one_ahead(loop.op, ahead[0], ops)
         return
     early = needed_for(value for op in loads for value in op.operands) | {*loads}
     first = [op for op in placed if op in early and loop.op.unroll == AT_ONCE]
@@ -261,6 +261,19 @@ def _in_pairs(loop: TileLoop) -> None:
     loop.op.set_attribute("unroll", PAIR)
 
 
+def _is_used_last(first: tensor.DotOp, ops: Sequence[Operation]) -> bool:
+    """Whether something behind the last product reads what is computed of a product, or of a sum with it, in whose
+    registers the next turn's would be on its way."""
+
+    def computed(value: Value) -> list[Value]:
+        users = (user for user in value.uses if not isinstance(user, tensor.DotOp) or user.accumulator is value)
+        return [out for user in users for out in user.results]
+
+    held = {*reached([first.out], computed)}
+    behind = takewhile(lambda op: not isinstance(op, tensor.DotOp), reversed(ops))
+    return any(value in held for op in behind for each in op.walk() for value in each.operands)
+
+
 def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -> None:
     """Issue the next turn's first product behind this one's last, so that it runs while that is used.
 
@@ -279,6 +292,12 @@ def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -
     late = [*(value.op for value in own.values() if value.op is not None), *late]
     end = 1 + max(number for number, op in enumerate(late) if isinstance(op, tensor.DotOp))
     _divide(loop, [(0, 1, ahead), (1, 0, late[:end]), (1, 2, late[end:])])
+
+
+def _may_leave_some(loop: scf.ForOp) -> bool:
+    """Whether the next turn may await a product: none has waited for it, and a tile may come before one is released."""
+    in_one_stage = not any(cluster.stage for cluster in of_kinds(loop.body, gluon.ClusterOp))
+    return in_one_stage and loop.unroll != PAIR and loop.num_stages != 1
 
 
 def _in_flight(loop: scf.ForOp, warps: int, most: int) -> tuple[int, ...]:

@@ -252,7 +252,7 @@ class SelectEmitter(Pass):
         stored += _store_boxes(_after(body, found)) if by_rows else []
         places = PLACES if apart else 1
         plan = make_plan(found, groups or 1, warps, self.stages, target.max_shared_bytes, stored, places)
-        if self.backend == "auto" and (slower := unmeasured(found, groups)):
+        if self.backend == "auto" and (slower := unmeasured(found, groups, plan.stages)):
             raise NotRecognised(slower, found.products[0])
         if self.backend == "auto" and not prepared(found.products):
             faster = gain(found, groups, warps, plan.stages, launch, target)

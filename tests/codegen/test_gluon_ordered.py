@@ -15,7 +15,7 @@ import tiledsl.language as T
 from tests.support import gluon_machine
 from tests.support.example_modules import load_example
 from tests.support.gluon_kernels import compile_kernels, part_of
-from tests.support.latent_attention import PAGE, ROPE, decode, decode_paged, inputs, reference
+from tests.support.latent_attention import PAGE, ROPE, decode, decode_paged, decode_two, inputs, reference
 from tiledsl.certificate.algebra import ExecutorError
 
 GLUON = {"select-emitter.backend": "gluon"}
@@ -86,6 +86,47 @@ def test_rows_enough_for_all_warps_are_divided_among_consumers() -> None:
         "mbarrier.arrive(kv_empty.index(kv_stage), count=1)",
     ]
     assert sorted(steps, key=loop.index) == steps
+
+
+@pytest.mark.parametrize("keys", [128, 384])
+def test_two_tiles_of_scores_in_a_turn_whose_sums_come_last(keys: int) -> None:
+    """None of the next turn's scores is on its way then: it would take the registers of what is summed."""
+    kernel = compiled(decode_two(keys))
+    assert part_of(kernel.source, "consumer").count("s = warpgroup_mma(q_ring") == 1
+    given = inputs(1, 64, keys)
+    out = torch.full_like(given[0], float("nan"))
+    gluon_machine.run_gluon(kernel.source, "decode_two", *given, out)
+    assert error(out, reference(*given)) < 1e-3
+
+
+@pytest.mark.parametrize("keys", [128, 384])
+def test_rings_of_one_place_where_there_is_no_room_for_two(keys: int) -> None:
+    """Tiles are loaded again as soon as they are released; weights take one place after the other."""
+    kernel = compiled(decode_two(keys, 512))
+    turn = part_of(kernel.source, "consumer").partition("for t in range(")[2]
+    steps = [
+        "s = warpgroup_mma(q_ring",
+        "s2 = warpgroup_mma(q_ring",
+        "s = warpgroup_mma_wait(2, deps=[s])",
+        "weights_buffer.store(weights)",
+        "acc = warpgroup_mma(weights_buffer, kv_ring",
+        "s2 = warpgroup_mma_wait(1, deps=[s2])",
+        "acc = warpgroup_mma_wait(0, deps=[acc])",
+        "mbarrier.arrive(kv_empty.index(stage), count=1)",
+        "weights_buffer.store(weights2)",
+        "acc = warpgroup_mma(weights_buffer, kv2_ring",
+        "acc = warpgroup_mma_wait(0, deps=[acc])",
+        "mbarrier.arrive(kv2_empty.index(stage), count=1)",
+        "stage, phase = _advance(stage, phase, 1)",
+    ]
+    place = 0
+    for step in steps:
+        place = turn.index(step, place) + 1
+    assert "weights2_buffer" not in kernel.source and "[1, 1, 64, 512]" in kernel.source
+    given = inputs(1, 64, keys, 512)
+    out = torch.full_like(given[0], float("nan"))
+    gluon_machine.run_gluon(kernel.source, "decode_two", *given, out)
+    assert error(out, reference(*given)) < 1e-3
 
 
 @pytest.mark.parametrize(

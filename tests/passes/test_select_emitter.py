@@ -130,7 +130,10 @@ def test_loops_of_one_tile(queries: int, keys: int, causal: bool) -> None:
     [
         ({"block_M": 256}, "256 rows are not 64, 128 or 192"),
         ({"block_M": 32}, "32 rows are not a multiple of 64"),
-        ({"dim": 256, "block_M": 64}, "two stages need 295936 bytes of shared memory of 232448"),
+        (
+            {"dim": 256, "block_M": 64, "block_N": 256},
+            "one group of warps: a stage needs 328704 bytes of shared memory of",
+        ),
         ({"dim": 128, "block_M": 192}, "tiles need 160 registers a thread of 140"),
         ({"target": "cuda:80"}, "it is compiled for cuda:80"),
         ({"target": "cuda:100"}, "it is compiled for cuda:100"),

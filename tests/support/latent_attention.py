@@ -69,6 +69,52 @@ def decode(batch: int = 1, heads: int = 64, keys: int = 128, dim: int = 64, thre
     return decode
 
 
+def decode_two(keys: int = 128, dim: int = 64) -> Any:
+    """Two tiles of 64 keys in each turn, whose weights are tiles of their own."""
+    rows, block = 64, 64
+    scale = (dim + ROPE) ** -0.5 * 1.4426950408889634
+
+    @T.prim_func
+    def decode_two(
+        Q: T.Tensor((1, rows, dim), "float16"),
+        Q_rope: T.Tensor((1, rows, ROPE), "float16"),
+        KV: T.Tensor((1, keys, dim), "float16"),
+        K_rope: T.Tensor((1, keys, ROPE), "float16"),
+        O: T.Tensor((1, rows, dim), "float16"),
+    ):
+        with T.Kernel(1, threads=256):
+            q, q_rope = T.alloc_shared((rows, dim), "float16"), T.alloc_shared((rows, ROPE), "float16")
+            kv, k_rope = T.alloc_shared((block, dim), "float16"), T.alloc_shared((block, ROPE), "float16")
+            kv2, k_rope2 = T.alloc_shared((block, dim), "float16"), T.alloc_shared((block, ROPE), "float16")
+            weights, weights2 = T.alloc_shared((rows, block), "float16"), T.alloc_shared((rows, block), "float16")
+            s, s2 = T.alloc_fragment((rows, block), "float32"), T.alloc_fragment((rows, block), "float32")
+            acc, out = T.alloc_fragment((rows, dim), "float32"), T.alloc_shared((rows, dim), "float16")
+            highest, previous = T.alloc_fragment((rows,), "float32"), T.alloc_fragment((rows,), "float32")
+            total, more = T.alloc_fragment((rows,), "float32"), T.alloc_fragment((rows,), "float32")
+            T.copy(Q[0, 0, 0], q)
+            T.copy(Q_rope[0, 0, 0], q_rope)
+            T.clear(acc)
+            T.clear(total)
+            T.fill(highest, -1e30)
+            for t in T.Pipelined(keys // block // 2, num_stages=2):
+                T.copy(KV[0, 2 * t * block, 0], kv)
+                T.copy(K_rope[0, 2 * t * block, 0], k_rope)
+                T.copy(KV[0, (2 * t + 1) * block, 0], kv2)
+                T.copy(K_rope[0, (2 * t + 1) * block, 0], k_rope2)
+                T.gemm(q, kv, s, transpose_B=True, clear_accum=True)
+                T.gemm(q_rope, k_rope, s, transpose_B=True)
+                T.gemm(q, kv2, s2, transpose_B=True, clear_accum=True)
+                T.gemm(q_rope, k_rope2, s2, transpose_B=True)
+                weigh(s, kv, scale, weights, acc, highest, previous, total, more)
+                weigh(s2, kv2, scale, weights2, acc, highest, previous, total, more)
+            for i, j in T.Parallel(rows, dim):
+                acc[i, j] /= total[i]
+            T.copy(acc, out)
+            T.copy(out, O[0, 0, 0])
+
+    return decode_two
+
+
 def decode_paged(batch: int, pages: int, dim: int = 64, block: int = 64) -> Any:
     """Keys in pages, of other lengths for each sequence: the last block is masked."""
     scale = (dim + ROPE) ** -0.5 * 1.4426950408889634

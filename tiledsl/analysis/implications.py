@@ -50,6 +50,13 @@ class Known:
         known._add(condition, truth)
         return known
 
+    @classmethod
+    def of_distance(cls, low: Value, high: Value, least: int, ranges: Ranges) -> Known:
+        """What holds where `high` is at least `low + least`."""
+        known = cls(ranges)
+        known.sums.append(known._difference(high, low).plus(constant_form(-least)))
+        return known
+
     def _add(self, condition: Value, truth: bool) -> None:
         def parts(node: tuple[Value, bool]) -> list[tuple[Value, bool]]:
             op, truth = node[0].op, node[1]

@@ -71,6 +71,15 @@ def test_products_that_are_only_added_up_take_what_their_copies_take() -> None:
     assert in_triton(found, 8, 1, SHARP) == pytest.approx(4 * COPIES, rel=0.01)
 
 
+def test_nothing_hides_the_last_tile_of_one_stage() -> None:
+    """Its latency and its share of the copies, of two tiles."""
+    slow = replace(SHARP, latency=5000)
+    found = loops("added", rows=64, columns=64)
+    assert in_gluon(found, 1, 4, 1, MANY, slow) - in_gluon(found, 1, 4, 99, MANY, SHARP) == pytest.approx(
+        4 * (5000 + 64 * 64 * 2 / 64), rel=0.01
+    )
+
+
 def test_a_tile_is_there_after_its_way_which_more_tiles_share() -> None:
     """Its way is the latency, and what its copy takes."""
     found, slow = loops("added"), replace(SHARP, latency=6000 - COPIES)

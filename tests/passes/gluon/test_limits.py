@@ -20,7 +20,9 @@ from tiledsl.analysis.gluon.plan import (
     make_plan,
     products_in_flight,
     rescaling,
+    unmeasured,
 )
+from tiledsl.analysis.gluon.schedule import ALWAYS, operand_places
 from tiledsl.analysis.gluon.slices import dependents
 from tiledsl.analysis.gluon.tile_loops import (
     NotRecognised,
@@ -30,6 +32,8 @@ from tiledsl.analysis.gluon.tile_loops import (
     live_registers,
     tile_loops,
 )
+from tiledsl.ir.core import Region, Value
+from tiledsl.ir.types import ScalarType
 
 
 @pytest.mark.parametrize(
@@ -264,9 +268,55 @@ def test_tiles_that_wait_have_places_of_their_own(rows: int, groups: int, warps:
     found = held_differently_long(rows)
     made = make_plan(found, groups, warps, 0, PLENTY)
     assert made.least == 1024 + (once + 2 * stage) * 8192 and made.stages == 4  # as the deepest loop asks
+    assert make_plan(found, groups, warps, 0, made.least) == replace(made, stages=2, left=0)
     with pytest.raises(NotRecognised, match="two stages need") as raised:
-        make_plan(found, groups, warps, 0, made.least - 1)
+        make_plan(found, groups, warps, 0, made.least - 1, places=2 if warps > 4 else 1)
     assert raised.value.op is found.loops[0].op
+
+
+def test_one_group_of_warps_has_one_stage_where_there_is_no_room_for_two() -> None:
+    found, kib = held_differently_long(64), 1024
+    least = kib + 4 * 8 * kib  # queries, weights, keys and values
+    made = make_plan(found, 1, 8, 0, least)
+    assert (made.stages, made.left, made.least) == (1, 0, least)
+    assert make_plan(found, 1, 8, 3, least + 16 * kib - 1) == replace(made, left=16 * kib - 1)
+    assert make_plan(found, 1, 8, 0, least + 16 * kib).stages == 2
+    with pytest.raises(NotRecognised, match=f"a stage needs {least} bytes of shared memory of {least - 1}$"):
+        make_plan(found, 1, 8, 0, least - 1)
+
+
+def test_loops_of_one_stage_are_taken_for_two_products_of_tiles() -> None:
+    alone = "loops of one stage are known to be faster if a turn begins with 2 products of tiles"
+    assert unmeasured(loops(), 0, 1) == unmeasured(TileLoops((*scores(2).loops, *loops().loops), ()), 0, 1) == alone
+    assert unmeasured(loops(), 0, 2) == unmeasured(scores(2), 0, 1) == unmeasured(scores(3), 0, 1) == ""
+
+
+def scores(number: int) -> TileLoops:
+    """A loop of so many products of tiles."""
+    wide, half = "tensor<64x64xfloat32>", "{axes = (0, 1)} : tensor<64x64xfloat16>"
+    products = "".join(
+        f"""
+        %b{n} = tile.load_block %X[%k, %c{n}] {half}
+        %s{n} = tensor.dot %q, %b{n}, %zero : {wide}
+        %t{n} = arith.add %t{n - 1}, %s{n} : {wide}"""
+        for n in range(1, number + 1)
+    )
+    body = f"""
+    %zero = arith.constant {{value = 0.0}} : {wide}
+    %q = tile.load_block %X[%c0, %c0] {half}
+    %r = scf.for %c0, %c4, %c1[%zero] : {wide} (%k: int32, %t0: {wide}) {{
+      {products}
+      scf.yield [%t{number}] }}"""
+    return tile_loops(kernel_of(program(body, parameters="X: 2048*2048*float16")).body)
+
+
+def test_computed_operands_take_places_that_no_product_reads_any_more() -> None:
+    a, b, c, d, e = (Value(ScalarType(dtype), Region()) for dtype in ("int32", "int32", "int32", "int8", "int32"))
+    turn = {a: (0, 1), b: (1, 2), c: (2, 3), d: (4, 5), e: (4, 5)}
+    assert operand_places([turn]) == {a: a, b: b, c: a, d: d, e: a}
+    assert operand_places([dict.fromkeys(turn, ALWAYS)]) == {a: a, b: b, c: c, d: d, e: e}
+    assert operand_places([{a: ALWAYS}, {b: (0, 1), c: (1, 2)}, {e: ALWAYS}]) == {a: a, b: a, c: c, e: a}
+    assert operand_places([{a: (0, 1), b: (1, 1), c: (2, 2)}]) == {a: a, b: b, c: a}
 
 
 class _Store(SimpleNamespace):

@@ -8,8 +8,8 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tests.support.latent_attention import decode, decode_paged
-from tiledsl.analysis.gluon.schedule import PAIR, divided, instruction_columns
+from tests.support.latent_attention import decode, decode_paged, decode_two
+from tiledsl.analysis.gluon.schedule import PAIR, Schedule, divided, instruction_columns
 from tiledsl.analysis.gluon.tile_loops import tile_loops
 from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.ir.core import Operation
@@ -53,11 +53,32 @@ def test_what_is_loaded_once_and_what_in_each_turn() -> None:
     assert [op.out.name for op in loads] == ["q", "q_rope", "kv", "k_rope"]
     (launch,) = [op for op in ops_after(kernel, "schedule-loops") if isinstance(op, triton.LaunchOp)]
     found = tile_loops(launch.body)
-    assert [len(loop.products) for loop in found.loops] == [3] and not found.buffers(4)
-    assert [value.name for value in found.buffers(8)] == ["weights"]
+    assert [len(loop.products) for loop in found.loops] == [3] and not found.buffers(4, 2)
+    assert [value.name for value in found.buffers(8, 2)] == ["weights"]
     schedule = launch.body.first
     assert isinstance(schedule, gluon.ScheduleOp) and schedule.runs == (True,)
     assert schedule.in_flight == () and found.loops[0].op.unroll == PAIR
+
+
+def test_computed_operands_take_turns_in_a_place_of_a_loop_of_one_stage() -> None:
+    def places(dim: int) -> tuple[Any, dict[str, str]]:
+        ops = ops_after(compiled(decode_two(dim=dim)), "schedule-loops")
+        (launch,) = [op for op in ops if isinstance(op, triton.LaunchOp)]
+        return launch, {value.name: owner.name for value, owner in Schedule(launch).buffers.items()}
+
+    apart = {"weights": "weights", "weights2": "weights2"}
+    assert places(64)[1] == apart
+    launch, found = places(512)
+    assert found == {**apart, "weights2": "weights"}
+    loops = tile_loops(launch.body)
+    assert {value.name: owner.name for value, owner in loops.buffers(8, 1).items()} == found
+    assert {value.name: owner.name for value, owner in loops.buffers(8, 2).items()} == apart
+    (loop,) = loops.loops
+    assert {value.name: span for value, span in loop.operands(8, 1).items()} == {"weights": (4, 4), "weights2": (5, 5)}
+    assert loop.operands(4, 1) == {}
+    schedule = launch.body.first
+    assert isinstance(schedule, gluon.ScheduleOp) and schedule.in_flight == () and loop.op.unroll == 0
+    assert [op.stage for op in loop.op.body if isinstance(op, gluon.ClusterOp)] == [0]
 
 
 def test_what_a_product_reads_from_registers_does_not_stay_in_flight() -> None:

@@ -412,4 +412,4 @@ def test_blocks_take_the_places_of_those_alike_of_earlier_loops() -> None:
         "b": "b", "e": "e", "f": "f", "g": "g",
     }  # fmt: skip
     for warps, places in ((4, {}), (8, {"w": "w", "w2": "w"})):
-        assert {one.name: other.name for one, other in made.buffers(warps).items()} == places
+        assert {one.name: other.name for one, other in made.buffers(warps, 2).items()} == places

@@ -97,7 +97,11 @@ def in_gluon(found: TileLoops, groups: int, warps: int, stages: int, blocks: flo
         text = _text(loop, order, 1 / (groups or 1), 4 if groups else warps, costs, is_gluon=True)
         turn = _joined(_unit(loop, 1, costs), text, costs)
         ahead = stages - 1 - costs.held * (groups > 0 and _is_held(loop))
-        total += _trips(loop) * _joined(turn, _way(loop, costs) / ahead, costs)
+        if stages == 1:  # nothing hides the way of the tile that is released last
+            turn += costs.latency + _copies(loop) / len(loop.loads)
+        else:
+            turn = _joined(turn, _way(loop, costs) / ahead, costs)
+        total += _trips(loop) * turn
     return total
 
 

@@ -30,6 +30,7 @@ BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 WIDE = 96  # columns of an accumulator that are worth to be multiplied late, or not at all
 MADE_COLUMNS = (128, 256)  # of products whose left operands are made in registers
 MADE_CONSUMERS = 2
+SCORES = 2  # tiles of scores in a turn of one stage, of which one is computed while the other is used
 
 
 @dataclass(frozen=True)
@@ -53,26 +54,34 @@ def make_plan(
     places: int = 1,
 ) -> Plan:
     """The plan for consumers, so many groups of so many warps each, which store boxes through places of their own;
-    `stages` 0 means what the loops ask for, at least 2; `places`: of each computed operand. Raises NotRecognised if
-    shared memory or registers do not suffice."""
+    `stages` 0 means what the loops ask for, at least 2; `places`: of each computed operand. One group of all warps has
+    one stage, if there is no room for two. Raises NotRecognised if shared memory or registers do not suffice."""
     place = found.loops[0].op
     kept = {load: tensor_bytes(load.out) for load in found.kept}
-    once = BARRIER_BYTES + sum(kept.values()) + places * sum(map(tensor_bytes, {*found.buffers(warps).values()}))
     results = {op: tensor_bytes(op.value) for op in stored}
     stage_bytes = sum(tensor_bytes(load.out) for load in {*found.places(are_late=warps == 4).values()})
-    least = once + sum(results.values()) + 2 * stage_bytes
+
+    def needed(depth: int) -> int:
+        operands = {*found.buffers(warps, depth).values()}
+        once = BARRIER_BYTES + sum(kept.values()) + places * sum(map(tensor_bytes, operands))
+        return once + sum(results.values()) + depth * stage_bytes
+
+    fewest, least = 2, needed(2)
     in_item = None
     if least > shared_bytes:
         boxes = [(gluon.box(load), load.out.dtype) for load in kept]
         in_item = next((op for op in results if (gluon.box(op), op.value.dtype) in boxes), None)
         if in_item is not None:
             least -= results[in_item]
+    if least > shared_bytes and warps > 4 and places == 1:
+        fewest, least = 1, needed(1)
     if least > shared_bytes:
-        raise NotRecognised(f"two stages need {least} bytes of shared memory of {shared_bytes}", place)
+        what = "two stages need" if fewest == 2 else "a stage needs"
+        raise NotRecognised(f"{what} {least} bytes of shared memory of {shared_bytes}", place)
     _check_registers(found, groups, warps)
     requested = max(2, stages or max(loop.op.num_stages for loop in found.loops))
-    chosen = min(requested, 2 + (shared_bytes - least) // stage_bytes)
-    return Plan(chosen, shared_bytes - least - (chosen - 2) * stage_bytes, least, in_item)
+    chosen = min(requested, fewest + (shared_bytes - least) // stage_bytes)
+    return Plan(chosen, shared_bytes - least - (chosen - fewest) * stage_bytes, least, in_item)
 
 
 def _check_registers(found: TileLoops, groups: int, warps: int) -> None:
@@ -137,8 +146,11 @@ def rescaling(found: TileLoops, groups: int, fast_math: bool) -> str:
     return lazy if groups in (0, 3) else "each"
 
 
-def unmeasured(found: TileLoops, groups: int) -> str:
-    """Why loops whose products' operands are made in registers are not known to be faster in Gluon on an H200."""
+def unmeasured(found: TileLoops, groups: int, stages: int) -> str:
+    """Why loops of one stage, or whose products' operands are made in registers, are not known to be faster in Gluon on
+    an H200."""
+    if stages == 1 and any(len(loop.of_tiles) < SCORES for loop in found.loops):
+        return f"loops of one stage are known to be faster if a turn begins with {SCORES} products of tiles"
     if not prepared(found.products):
         return ""
     shapes = {product.out.shape for product in found.products}

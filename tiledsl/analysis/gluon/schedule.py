@@ -22,6 +22,8 @@ MOST_COLUMNS = 256  # of an instruction
 AT_ONCE = 4  # turns of products from zero: ptxas keeps none of these in flight from one turn of a text to the next
 PLACES = 2  # of a tile that groups of warps exchange: who stores the next one has read the one before
 PAIR = 2  # turns of which the second one's first products run while the first one's are used
+Span: TypeAlias = tuple[float, float]  # of a tile in a turn: when it is computed, and when it is read for the last time
+ALWAYS = (0, math.inf)
 LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
 LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 _LOADED = (*LOADS, tile.LoadOp)
@@ -135,8 +137,19 @@ class Schedule:
         self.owner: dict[triton.LoadBlockOp, triton.LoadBlockOp] = {}
         self.rings: dict[str, Ring] = {}
         self._find_rings()
-        stored = [[in_order(each.a) for each in loop.products if is_stored(each, self.warps)] for loop in self.loops]
-        self.buffers = shared([{value: value.type for value in values} for values in stored])
+        self.buffers = operand_places([self._operands(loop) for loop in self.loops])
+
+    def _operands(self, loop: Loop) -> dict[Value, Span]:
+        """The computed operands of a loop that pass through shared memory, and when."""
+        at: dict[Operation | None, int] = {
+            op: n for n, op in enumerate(op for each in loop.clusters for op in each.ops)
+        }
+        read: dict[Value, int] = {}
+        for product in (each for each in loop.products if is_stored(each, self.warps)):
+            read[in_order(product.a)] = at[product]
+        if loop.op.num_stages != 1:
+            return dict.fromkeys(read, ALWAYS)
+        return {value: (at[value.op], last) for value, last in read.items()}
 
     def _starts(self) -> list[Value]:
         return [value for load in self.loads for value in load.starts]
@@ -352,6 +365,20 @@ def shared(loops: Sequence[Mapping[_Thing, object]]) -> dict[_Thing, _Thing]:
             owner = next((each for each in free if free[each] == kind), thing)
             free.pop(owner, None)
             owners[owner], found[thing] = kind, owner
+    return found
+
+
+def operand_places(loops: Sequence[Mapping[Value, Span]]) -> dict[Value, Value]:
+    """For each computed operand that passes through shared memory the one whose place it has: a tile like it of an
+    earlier loop, or of its own one, if that is read for the last time before."""
+    found: dict[Value, Value] = {}
+    for loop in loops:
+        until: dict[Value, float] = {}
+        for value, (first, last) in loop.items():
+            alike = (each for each in found.values() if each.type == value.type)
+            free = (each for each in alike if each not in until or until[each] < first)
+            owner = found[value] = next(free, value)
+            until[owner] = last
     return found
 
 

@@ -21,13 +21,16 @@ from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.analysis.gluon.schedule import (
+    ALWAYS,
     LOADS,
     ROWS_OF_WARPS,
     LoadBlock,
+    Span,
     block,
     ending_in,
     in_order,
     is_stored,
+    operand_places,
     prepared,
     shared,
 )
@@ -142,6 +145,18 @@ class TileLoop:
                 return True
         return False
 
+    def operands(self, warps: int, stages: int) -> dict[Value, Span]:
+        """The computed operands that pass through shared memory, and when, if products are issued in order: by the
+        numbers of products, in front of the first that needs one to the last that reads it."""
+        issued = self.issued
+        read = {in_order(each.a): n for n, each in enumerate(issued) if is_stored(each, warps)}
+        if stages > 1:
+            return dict.fromkeys(read, ALWAYS)
+        needed = [{each.op for each in reached(product.operands, read_for)} for product in issued]
+        return {
+            value: (next(n for n, ops in enumerate(needed) if value.op in ops), last) for value, last in read.items()
+        }
+
     @property
     def adds(self) -> bool:
         """Whether a turn adds a product to memory."""
@@ -192,11 +207,10 @@ class TileLoops:
 
         return shared([{load: kind(loop, load) for load in loop.loads} for loop in self.loops])
 
-    def buffers(self, warps: int) -> dict[Value, Value]:
+    def buffers(self, warps: int, stages: int) -> dict[Value, Value]:
         """For each computed operand that passes through shared memory, since warps that share its rows hold other
-        columns of it, the one whose place it has: a tile like it, of an earlier loop."""
-        stored = [[in_order(each.a) for each in loop.products if is_stored(each, warps)] for loop in self.loops]
-        return shared([{value: value.type for value in values} for values in stored])
+        columns of it, the one whose place it has, in loops of so many stages."""
+        return operand_places([loop.operands(warps, stages) for loop in self.loops])
 
 
 def tile_loops(body: Region) -> TileLoops:

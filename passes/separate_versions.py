@@ -1,0 +1,214 @@
+"""Versions of a tile that loops carry, picked by an index, become values of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.dependence import handed_on, reached
+from tiledsl.analysis.picks import Pick, pick_of, place_of
+from tiledsl.analysis.ranges import Ranges
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import Type, with_shape
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.dce import erase_unused, is_removable
+from tiledsl.passes.tile_values import compared, reshaped, selected
+
+MOST = 4  # versions
+
+
+@dataclass(frozen=True)
+class SeparateVersions(Pass):
+    """Carry each version of a tile as a value of its own, where all that is done with it is to replace and pick one.
+
+    Before:  %hit = arith.cmp %lanes, %i {predicate = "eq"}      After:  %first = arith.cmp %i, %c0 {predicate = "eq"}
+             %k1 = arith.select %hit, %x, %k                              %a1 = arith.select %first, %x, %a
+             %at = arith.select %hit2, %k1, %zero                         %b1 = arith.select %first, %b, %x
+             %y = tensor.reduce %at {kind = "sum", axis = 0}              %y = arith.select %first2, %a1, %b1
+
+    The scalar replacement of aggregates: a tile in registers has no index, so that a version costs an operation for
+    each element of all, and a sum. What was put where it is picked is taken as it is. Indices must be known to be those
+    of versions.
+    Needs:   promote-buffers; cse, for equal places to be one value.
+    """
+
+    name = "separate-versions"
+    enabled: bool = True
+
+    def run(self, program: Program) -> None:
+        if not self.enabled:
+            return
+        ranges = Ranges(program.root)
+        carried = [arg for loop in of_kinds(program.root.walk(), scf.ForOp) for arg in loop.iter_args]
+        webs = [_Web(arg, ranges) for arg in carried if len(arg.shape) > 1 and arg.shape[0] <= MOST]
+        done: set[Value] = set()
+        for web in webs:
+            if web.start not in done and web.is_whole():
+                web.separate()
+                done |= web.members
+        if done:
+            canonicalize(program.root, CANONICAL_PATTERNS)
+            for kernel in tile.kernels(program.root):
+                erase_unused(kernel.body, is_removable)
+
+
+def _replaced_in(value: Value) -> Value | None:
+    """The place of the version that a value has anew."""
+    op = value.op
+    if not isinstance(op, arith.SelectOp) or op.on_false.shape != value.shape:
+        return None
+    one = op.on_true.shape == (1, *value.shape[1:])
+    return place_of(op.condition, 0) if one else None
+
+
+@dataclass
+class _Web:
+    """Values that hold the versions of one tile: what is carried, handed on, and made by replacing one version."""
+
+    start: Value
+    ranges: Ranges
+    members: set[Value] = field(default_factory=set)
+    picks: dict[Pick, None] = field(default_factory=dict)
+    parts: dict[Value, list[Value]] = field(default_factory=dict)
+
+    def is_whole(self) -> bool:
+        """Whether nothing else is done with the versions."""
+        for value in reached([self.start], self._connected):
+            self.members.add(value)
+            if constant_of(value) is None and not (self._is_made(value) and all(map(self._may_use(value), value.uses))):
+                return False
+        return all(self._is_version(pick.place) for pick in self.picks)
+
+    def _connected(self, value: Value) -> list[Value]:
+        """What a value is made of, and what is made of it."""
+        if constant_of(value) is not None:
+            return []
+        found = handed_on(value)
+        if isinstance(value.op, arith.SelectOp):
+            found.append(value.op.on_false)
+        for user in value.uses:
+            around, handed = user.parent_op, user.operands
+            if isinstance(user, scf.ForOp):
+                around, handed = user, user.inits
+            if isinstance(user, arith.SelectOp) and user.on_false is value:
+                found.append(user.out)
+            elif isinstance(user, (scf.ForOp, scf.YieldOp)) and isinstance(around, (scf.ForOp, scf.IfOp)):
+                numbers = [number for number, each in enumerate(handed) if each is value]
+                found += [around.results[number] for number in numbers]
+                found += [around.iter_args[number] for number in numbers if isinstance(around, scf.ForOp)]
+        return found
+
+    def _is_made(self, value: Value) -> bool:
+        """Whether each version of a value is known."""
+        place = _replaced_in(value)
+        return bool(handed_on(value)) if place is None else self._is_version(place)
+
+    def _may_use(self, value: Value) -> Callable[[Operation], bool]:
+        """Whether an operation hands a value on, replaces a version of it, or picks one."""
+
+        def may(user: Operation) -> bool:
+            if isinstance(user, arith.SelectOp) and user.on_true is value:
+                picks = [pick_of(each) for each in user.out.uses if isinstance(each, tensor.ReduceOp) and not each.axis]
+                self.picks |= dict.fromkeys(pick for pick in picks if pick is not None)
+                return len(picks) == len(user.out.uses) and None not in picks
+            if isinstance(user, arith.SelectOp):
+                return user.on_false is value and _replaced_in(user.out) is not None
+            around = user.parent_op if isinstance(user, scf.YieldOp) else user
+            return isinstance(around, scf.ForOp) or isinstance(around, scf.IfOp) and around is not user
+
+        return may
+
+    def _is_version(self, place: Value) -> bool:
+        found = self.ranges.of(place)
+        return found.lo >= 0 and found.hi < self.start.shape[0]
+
+    # Rewriting
+
+    def separate(self) -> None:
+        """Give each version a value."""
+        numbers: dict[Operation, list[int]] = {}
+        for value in self.members:
+            if isinstance(value.op, (scf.ForOp, scf.IfOp)):
+                numbers.setdefault(value.op, []).append(value.op.results.index(value))
+        for op, mine in numbers.items():
+            mine.sort()
+            for number in mine:
+                self._name(op.results[number], [Value(self._type, op) for _ in self._versions])
+                op.results += self.parts[op.results[number]]
+                if isinstance(op, scf.ForOp):
+                    self._name(op.iter_args[number], [op.body.add_arg(self._type) for _ in self._versions])
+        for value in self.members:
+            element = constant_of(value)
+            if element is not None:
+                assert value.op is not None
+                self._name(value, [Builder.at(value.op).constant(element, self._type)] * len(self._versions))
+        made = [value for value in self.members if isinstance(value.op, arith.SelectOp)]
+        while made:
+            made = [value for value in made if not self._replace(value)]
+        for op, mine in numbers.items():
+            for region in op.regions:
+                values = region.terminator.operands
+                region.terminator.set_field("values", [*values, *self._parts_of([values[number] for number in mine])])
+            if isinstance(op, scf.ForOp):
+                op.set_field("inits", [*op.inits, *self._parts_of([op.inits[number] for number in mine])])
+        for pick in self.picks:
+            self._pick(pick)
+
+    @property
+    def _type(self) -> Type:
+        return with_shape(self.start.shape[1:], self.start.dtype)
+
+    @property
+    def _versions(self) -> range:
+        return range(self.start.shape[0])
+
+    def _name(self, value: Value, parts: list[Value]) -> None:
+        self.parts[value] = parts
+        for part in parts:
+            part.name = part.name or value.name
+
+    def _parts_of(self, values: Sequence[Value]) -> list[Value]:
+        return [part for value in values for part in self.parts[value]]
+
+    def _replace(self, value: Value) -> bool:
+        """Replace the version that a value has anew, if what it is made of has its parts."""
+        op, place = value.op, _replaced_in(value)
+        assert isinstance(op, arith.SelectOp) and place is not None, "is_whole has looked"
+        if op.on_false not in self.parts:
+            return False
+        at = Builder.at(op)
+        new = reshaped(at, op.on_true, value.shape[1:])
+        hits = [compared(at, place, "eq", at.constant(number, place.type)) for number in self._versions]
+        olds = self.parts[op.on_false]
+        self._name(value, [selected(at, hit, new, old) for hit, old in zip(hits, olds, strict=True)])
+        return True
+
+    def _pick(self, pick: Pick) -> None:
+        """What stands in a version: what it has been replaced by, or what was there before another one was."""
+        at, value = Builder.at(pick.reduction), pick.tile
+        while (place := _replaced_in(value)) is not None and _differ(place, pick.place):
+            value = value.op.operands[-1]  # type: ignore[union-attr]
+        if place is pick.place:
+            found = reshaped(at, value.op.operands[1], value.shape[1:])  # type: ignore[union-attr]
+        else:
+            *others, found = self.parts[value]
+            for number, each in reversed([*enumerate(others)]):
+                hit = compared(at, pick.place, "eq", at.constant(number, pick.place.type))
+                found = selected(at, hit, each, found)
+        pick.reduction.out.replace_with(found)
+
+
+def _differ(one: Value, other: Value) -> bool:
+    """Whether two remainders of a division are never the same."""
+    a, b = one.op, other.op
+    if not isinstance(a, arith.FloorModOp) or not isinstance(b, arith.FloorModOp):
+        return False
+    by = constant_of(a.rhs)
+    between = linear_form(a.lhs, through_names=True).plus(linear_form(b.lhs, through_names=True), -1)
+    return by is not None and by == constant_of(b.rhs) and between.is_constant and bool(between.constant % by)

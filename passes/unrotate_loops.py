@@ -1,0 +1,163 @@
+"""What a turn of a loop computes for the next one, as in pipelines by hand, is computed in the turn that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tiledsl.analysis.affine import INDEX_DTYPES
+from tiledsl.analysis.dependence import ancestors, handed_on, reached
+from tiledsl.analysis.implications import Known
+from tiledsl.analysis.linear import Reader, constant_form, single_form
+from tiledsl.analysis.ranges import Ranges
+from tiledsl.analysis.same_values import Written
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.dce import erase_unused, is_removable
+
+DEPTH = 2  # of a loop that loads a turn's tiles in the one before
+
+
+@dataclass(frozen=True)
+class UnrotateLoops(Pass):
+    """Compute in each turn what the turn before has prepared for it, and drop what prepares the first one.
+
+    Before:  %a0 = tile.load %A[%rows]                      After:  scf.for %c0, %n, %c1 (%k) {num_stages = 2} {
+             %s0 = tensor.dot %q, %a0, %zero                          %start = arith.mul %k, %c64
+             scf.for %c0, %n, %c1[%a0, %s0] (%k, %a, %s) {            %p = arith.add %start, %rows
+               use(%a, %s)                                            %a = tile.load %A[%p]
+               %more = arith.cmp %k, %n_minus_1                       %s = tensor.dot %q, %a, %zero
+               %a1, %s1 = scf.if %more {                              use(%a, %s)
+                 %a2 = tile.load %A[(%k + 1) * 64 + %rows]          }
+                 %s2 = tensor.dot %q, %a2, %zero
+                 scf.yield [%a2, %s2]
+               } { scf.yield [%a, %s] }
+               scf.yield [%a1, %s1]
+             }
+
+    The inverse of software pipelining. A carried tile is taken for one of the turn if its next value is computed from
+    the loop's index alone, in all turns that another one follows, and its first value as that of a turn before the
+    first. The same operations run on the same values; Triton's pipeliner and `schedule-loops` choose what is loaded and
+    multiplied ahead. Loops without products are left alone, for nothing else would pipeline them, and so are loops that
+    write, that use such a tile behind their last turn, or that would load one twice.
+    Needs:   promote-buffers; cse, for equal conditions to be one value.
+    """
+
+    name = "unrotate-loops"
+    enabled: bool = True
+
+    def run(self, program: Program) -> None:
+        loops = of_kinds(program.root.walk(), scf.ForOp) if self.enabled else []
+        ranges = Ranges(program.root)
+        done = [_unrotate(loop, ranges) for loop in loops if of_kinds(loop.body.walk(), tensor.DotOp)]
+        if any(done):
+            canonicalize(program.root, CANONICAL_PATTERNS)
+            for kernel in tile.kernels(program.root):
+                erase_unused(kernel.body, is_removable)
+
+
+def _unrotate(loop: scf.ForOp, ranges: Ranges) -> bool:
+    """Whether there was something to move, tiles that are loaded among it."""
+    step = constant_of(loop.step)
+    if not isinstance(step, int) or step < 1 or any(map(_writes, loop.body.walk())):
+        return False
+    turn = _Turn(loop, step, Known.of_distance(loop.index, loop.upper, step + 1, ranges))
+    prepared: dict[Value, Value] = {}
+    others: list[Value] = []
+    for arg, init, after, out in zip(loop.iter_args, loop.inits, loop.yielded, loop.results, strict=True):
+        if arg.shape and not out.uses and turn.name(init) == turn.name(after):
+            prepared[arg] = turn.source(after)
+        else:
+            others.append(after)
+    sources = turn.made_from(prepared.values())
+    tiles = of_kinds(sources, tile.LoadOp)
+    if not tiles or any(op in tiles for op in turn.made_from(others)):
+        return False
+    at = Builder(loop.body, loop.body.first, loop.loc)
+    made = {loop.index: at.insert(arith.SubOp(loop.index, loop.step)).result}
+    for op in sources:
+        copy = at.insert(op.clone({each: made.get(turn.source(each), turn.source(each)) for each in op.operands}))
+        made.update(zip(op.results, copy.results, strict=True))
+    for arg, after in prepared.items():
+        arg.replace_with(made[after])
+    loop.set_attribute("num_stages", max(loop.num_stages, DEPTH))
+    return True
+
+
+def _writes(op: Operation) -> bool:
+    return bool(op.effects & (Effect.WRITE | Effect.ORDERED))
+
+
+@dataclass
+class _Turn:
+    """What values are in a turn that another one follows, and, by their names, in the one before the first."""
+
+    loop: scf.ForOp
+    step: int
+    follows: Known
+    names: dict[Value, int] = field(default_factory=dict)
+    numbers: dict[object, int] = field(default_factory=dict)
+
+    def source(self, value: Value) -> Value:
+        """What a value is, of the branches that are taken."""
+        while isinstance(value.op, scf.IfOp) and self._is_inside(value.op) and self.follows.implies(value.op.condition):
+            value = value.op.then.terminator.operands[value.op.results.index(value)]
+        return value
+
+    def made_from(self, values: Iterable[Value]) -> list[Operation]:
+        """The operations of the loop that compute values, in order."""
+
+        def operands(value: Value) -> Iterable[Value]:
+            op = value.op
+            if op is None or not self._is_inside(op):
+                return []
+            if isinstance(op, scf.IfOp):
+                return [op.condition, *map(self.source, handed_on(value))]
+            return [self.source(each) for inner in op.walk() for each in inner.operands]
+
+        found = {value.op for value in reached(values, operands)}
+        return [op for op in self.loop.body.walk() if op in found]
+
+    def name(self, value: Value) -> int:
+        """Equal for values that are computed alike."""
+        value = self.source(value)
+        if value not in self.names:
+            self.names[value] = self._number(self._sum(value) if value.dtype in INDEX_DTYPES else self._term(value))
+        return self.names[value]
+
+    def _number(self, computed: object) -> int:
+        return self.numbers.setdefault(computed, len(self.numbers))
+
+    def _sum(self, value: Value) -> object:
+        """An integer by its terms: of the index, a step before the first."""
+        form = Reader().read(value)
+        assert form is not None, "what is no sum is a term"
+        before = single_form(self.loop.lower).plus(constant_form(-self.step))
+        terms = form.substituted(self.loop.index, before).terms.items()
+        return value.type, frozenset(((*map(self._term, factors),), number) for factors, number in terms)
+
+    def _term(self, value: Value) -> object:
+        """How a value is computed; the value itself where nothing is known of that."""
+        op = value.op
+        if op is None or op.regions:
+            return value
+        if op.has_effects and not (isinstance(op, tile.LoadOp) and self._reads_the_same(op)):
+            return value
+        return (op.signature, op.results.index(value), *map(self.name, op.operands))
+
+    def _reads_the_same(self, op: tile.LoadOp) -> bool:
+        """Whether nothing writes what is loaded from there to the end of the loop, which writes nothing."""
+        if self._is_inside(op):
+            return True
+        region = self.loop.parent
+        assert region is not None, "a loop of a kernel"
+        between = [each for each in region if op.order < each.order < self.loop.order]
+        return op.parent is region and not any(op.buffer in Written(each) for each in between)
+
+    def _is_inside(self, op: Operation) -> bool:
+        return self.loop in ancestors(op)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from tiledsl.analysis.disjoint_sets import DisjointSets
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, is_float, with_shape
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 
@@ -26,33 +28,37 @@ class FoldUnitDims(Pass):
              %s = tensor.reduce %y {kind = "sum", axis = 2}               %s = tensor.reduce %y {kind = "sum", axis = 1}
 
     Dimensions belong together where elements are combined one by one, in accesses, in what loops and branches carry,
-    and in what a reduction leaves of its source; a reshape adds and removes those of one as it likes. A dimension stays
-    if one of these tiles is longer in it, if something is done along it, or if no tile has three dimensions. The name
-    is that of MLIR's linalg-fold-unit-extent-dims.
+    and in what a reduction leaves of its source; a reshape adds and removes those of one as it likes, and to reduce
+    along one gives what is there. A dimension stays if one of these tiles is longer in it, if something is done along
+    it, or if no tile has `least_rank` dimensions. The name is that of MLIR's linalg-fold-unit-extent-dims.
     Needs:   promote-buffers. Runs before whatever chooses how tiles are accessed and laid out.
     """
 
     name = "fold-unit-dims"
+    least_rank: int = LEAST_RANK
 
     def run(self, program: Program) -> None:
         kernels = tile.kernels(program.root)
-        folded = [_fold(kernel) for kernel in kernels]
+        folded = [_fold(kernel, self.least_rank) for kernel in kernels]
         if any(folded):
             canonicalize(program.root, CANONICAL_PATTERNS)
 
 
-def _fold(kernel: tile.KernelOp) -> bool:
-    ops = list(kernel.walk())
-    values = [value for op in ops for value in (*op.results, *(arg for each in op.regions for arg in each.args))]
-    values = [value for value in values if value.shape and type(value.type) is not BufferType]
-    if not any(len(value.shape) >= LEAST_RANK for value in values):
+def _fold(kernel: tile.KernelOp, least_rank: int) -> bool:
+    if not any(len(value.shape) >= least_rank for value in _tiles(kernel)):
         return False
+    for each in of_kinds(kernel.walk(), tensor.ReduceOp):
+        if each.source.shape[each.axis] == 1 and each.kind not in ("abssum", "absmax"):
+            same = tensor.ReshapeOp(each.source, result_types=[each.out.type], names=[each.out.name])
+            each.out.replace_with(Builder.at(each).insert(same).out)
+            each.erase()
+    ops, values = list(kernel.walk()), _tiles(kernel)
     dims = _Dims()
     for op in ops:
         dims.note_index(op)  # of all first: loops and branches stand before what they hold
     for op in ops:
         dims.relate(op)
-    dims.decide(values)
+    dims.decide(values, least_rank)
     if not dims.folded:
         return False
     made: dict[tuple[Value, tuple[int, ...]], Value] = {}
@@ -66,6 +72,13 @@ def _fold(kernel: tile.KernelOp) -> bool:
     for op in ops:
         _renumber(op, gone)
     return True
+
+
+def _tiles(kernel: tile.KernelOp) -> list[Value]:
+    values = [
+        value for op in kernel.walk() for value in (*op.results, *(arg for each in op.regions for arg in each.args))
+    ]
+    return [value for value in values if value.shape and type(value.type) is not BufferType]
 
 
 def _left(sizes: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
@@ -182,12 +195,12 @@ class _Dims(DisjointSets[Dim]):
                 for value in tiles:
                     self.keep(value)
 
-    def decide(self, values: Iterable[Value]) -> None:
+    def decide(self, values: Iterable[Value], least_rank: int) -> None:
         """Find the classes that are folded, of all values."""
         every = {(value, axis): size for value in values for axis, size in enumerate(value.shape)}
         every = {dim: size for dim, size in every.items() if dim[0] not in self.indices}
         ranks = {value: len(value.shape) for value, _ in every} | self.ranks
-        large = {self.root((node, axis)) for node, rank in ranks.items() if rank >= LEAST_RANK for axis in range(rank)}
+        large = {self.root((node, axis)) for node, rank in ranks.items() if rank >= least_rank for axis in range(rank)}
         long = {self.root(dim) for dim, size in every.items() if size != 1}
         self.folded = large - long - {self.root(dim) for dim in self.kept}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -12,7 +13,7 @@ from tiledsl.analysis.dependence import operands_of, reached
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.linear import LinearForm, constant_form
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
-from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import has_gluon, targets_gluon
 from tiledsl.ir.core import Operation, Value
@@ -43,23 +44,28 @@ class HoldTiles(Pass):
     program would carry it in registers. A ring, which Gluon writes, has places for the tiles of num_stages - 1 later
     turns that are on their way, for that of the turn, and for those of the turns in between. The loop's other tiles
     that move with it get rings as well. Only where the mask says that the turn in which a tile was loaded was one, and
-    that it was not masked off then; where nothing is written through the tile's pointer; in kernels whose tiles have
-    one dimension, on Hopper.
+    that it was not masked off then; where nothing is written through the tile's pointer; on Hopper. A kernel that
+    begins while the one before ends (launch_pdl) asks for its first tiles before it waits, if that one has nothing but
+    workspaces of the program. along_rows: each warp has whole rows of a tile, if it has as many rows as there are
+    warps, so that sums of rows cross none; values for each column are in all of them then.
     Needs:   lower-to-triton. Runs last: what is left is written as it stands.
     """
 
     name = "hold-tiles"
     enabled: bool = True
+    along_rows: bool = False
 
     def run(self, program: Program) -> None:
         if not self.enabled or not has_gluon(program.target) or support.missing():
             return
         for launch in of_kinds(program.root.nests(), triton.LaunchOp):
             if not targets_gluon(launch):
-                _hold(launch, program.target.max_shared_bytes - _RESERVED)
+                _hold(
+                    launch, program.target.max_shared_bytes - _RESERVED, (("along", "rows"),) if self.along_rows else ()
+                )
 
 
-def _hold(launch: triton.LaunchOp, most: int) -> None:
+def _hold(launch: triton.LaunchOp, most: int, more: Sequence[tuple[str, str]]) -> None:
     ops = list(launch.body.walk())
     loops = [op for op in of_kinds(ops, scf.ForOp) if op.num_stages > 1]
     if len(loops) != 1 or not all(map(_is_known, ops)) or not _are_apart(ops):
@@ -91,7 +97,20 @@ def _hold(launch: triton.LaunchOp, most: int) -> None:
         each.op.set_attribute("ring", f"{first.op.out.name or 'tiles'}_{moving.index(first)}")
         each.op.set_attribute("behind", behind)
         each.op.set_attribute("whole", _only_stored(each.op))
-    launch.set_attribute("options", (*launch.options, ("emitter", "rings")))
+    late = [("awaits", "loop")] if _begins_apart(launch, loop) else []
+    launch.set_attribute("options", (*launch.options, ("emitter", "rings"), *late, *more))
+
+
+def _begins_apart(launch: triton.LaunchOp, loop: scf.ForOp) -> bool:
+    """Whether the kernel before has nothing but workspaces, and what is done up to the first turn is to read others."""
+    assert launch.parent is not None
+    *_, before = [None, *takewhile(lambda op: op is not launch, of_kinds(launch.parent, triton.LaunchOp))]
+    if before is None or not all(isinstance(each.op, tile.AllocOp) for each in before.arguments):
+        return False
+    first = [*takewhile(lambda op: op is not loop, launch.body), *(op for op in loop.body if getattr(op, "ring", ""))]
+    read = {_root(op.pointer) for op in of_kinds(first, triton.LoadOp)}
+    given = {inner for inner, outer in zip(launch.body.args, launch.arguments) if outer in before.arguments}
+    return not read & given and not of_kinds(first, triton.StoreOp, triton.AtomicOp, scf.ForOp, scf.WhileOp, scf.IfOp)
 
 
 def _only_stored(load: triton.LoadOp) -> bool:

@@ -82,6 +82,7 @@ def rms_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, su
     ):
         partial = T.alloc_global((blocks, N), "float32")
         with T.Kernel(blocks, threads=threads) as block:
+            T.pdl_trigger()
             x = T.alloc_fragment((block_M, N), "float32")
             dy = T.alloc_fragment((block_M, N), "float32")
             w = T.alloc_fragment((N,), "float32")
@@ -133,12 +134,14 @@ def layer_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, 
         partial_weight = T.alloc_global((blocks, N), "float32")
         partial_bias = T.alloc_global((blocks, N), "float32")
         with T.Kernel(blocks, threads=threads) as block:
+            T.pdl_trigger()
             given_x = T.alloc_fragment((block_M, N), dtype)
             given_dy = T.alloc_fragment((block_M, N), dtype)
             x = T.alloc_fragment((block_M, N), "float32")
             dy = T.alloc_fragment((block_M, N), "float32")
             w = T.alloc_fragment((N,), dtype)
             products = T.alloc_fragment((block_M, N), "float32")
+            scaled = T.alloc_fragment((block_M, N), "float32")
             centre = T.alloc_fragment((block_M,), "float32")
             scale = T.alloc_fragment((block_M,), "float32")
             total = T.alloc_fragment((block_M,), "float32")
@@ -156,18 +159,22 @@ def layer_norm_gradient(M, N, block_M=1, blocks=264, num_stages=2, threads=256, 
                 T.copy(mean[row], centre)
                 T.copy(r[row], scale)
                 for i, j in T.Parallel(block_M, N):
-                    x[i, j] = (T.cast(given_x[i, j], "float32") - centre[i]) * scale[i]
+                    x[i, j] = T.cast(given_x[i, j], "float32") - centre[i]
                     dy[i, j] = T.cast(given_dy[i, j], "float32")
                     products[i, j] = dy[i, j] * x[i, j]
+                    scaled[i, j] = products[i, j] * scale[i]
                 T.reduce_sum(dy, db, dim=0, clear=False)
-                T.reduce_sum(products, dw, dim=0, clear=False)
+                T.reduce_sum(scaled, dw, dim=0, clear=False)
                 for i, j in T.Parallel(block_M, N):
                     products[i, j] *= T.cast(w[j], "float32")
                     dy[i, j] *= T.cast(w[j], "float32")
                 T.reduce_sum(dy, total, dim=1)
                 T.reduce_sum(products, product, dim=1)
+                for i in T.Parallel(block_M):
+                    total[i] *= scale[i] / N
+                    product[i] *= scale[i] * scale[i] * scale[i] / N
                 for i, j in T.Parallel(block_M, N):
-                    x[i, j] = scale[i] * (dy[i, j] - total[i] / N - x[i, j] * (product[i] / N))
+                    x[i, j] = scale[i] * dy[i, j] - (x[i, j] * product[i] + total[i])
                 T.copy(x, dX[row, 0])
             T.copy(dw, partial_weight[block, 0])
             T.copy(db, partial_bias[block, 0])

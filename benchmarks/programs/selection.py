@@ -52,8 +52,7 @@ def cumulative_sum(N, block_N=4096, blocks=264, lag=1, num_stages=2, threads=256
 
     @T.prim_func
     def cumulative_sum(X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
-        words = T.alloc_global(((turns + 2 * lag) * blocks,), "uint64")
-        start(words, lag * blocks, (turns + 2 * lag) * blocks)
+        words = start((turns + 2 * lag) * blocks, lag * blocks)
         with T.Kernel(blocks, threads=threads) as block:
             new = T.alloc_fragment((block_N,), "float32")
             held = T.alloc_fragment((block_N,), "float32")

@@ -1,4 +1,4 @@
-"""Softmax, norms and gradients of norms, of rows that several blocks hold on the chip: read once.
+"""Softmax, norms and their gradients, of rows that several blocks hold on the chip: read once.
 
 `blocks` blocks, as many as run at once, are groups with one block for each piece of a row; a group walks over the rows,
 block_M at a time. In each turn a block reduces the pieces that it has loaded and hands its part in: of each row one
@@ -6,7 +6,7 @@ word of a workspace with two numbers, never all bits 0, which is what says that 
 the pieces of `lag` turns before, whose words the others of its group have had that time for; it looks for these before
 it reduces, and only what is missing then is waited for. The pieces are loaded again for that, by what the text says:
 `hold-tiles` keeps them in shared memory, where those of the next turns are on their way. A turn takes some two
-microseconds for the words, and so several rows, that as many bytes are on their way meanwhile.
+microseconds for the words, and as many bytes are on their way meanwhile: of several rows, or of several turns.
 
 A block waits only for those of its group, which follow each other: blocks start in the order of their index, so that
 these run, or start next. The words of the turns before the first one are there from the start.
@@ -17,26 +17,31 @@ from __future__ import annotations
 import tiledsl
 import tiledsl.language as T
 from benchmarks.programs.gradients import column_sums, column_sums_of_two
-from benchmarks.programs.shared_rows import LOG2_E
 
+LOG2_E = 1.4426950408889634
 LEAST = -3e38  # for the largest of a piece without finite elements
 
 
-def walk(M, N, block_M, block_N, blocks):
-    """The pieces of a row, the groups of as many blocks, and the turns that these take."""
+def walk(M, N, block_M, block_N, blocks, lag):
+    """The pieces of a row, the groups of as many blocks, the turns that these take, the rows of a turn, and those that
+    `lag` turns take."""
     parts = -(-N // block_N)
     groups = max(1, blocks // parts)
-    return parts, groups, -(-M // (groups * block_M))
+    step = groups * block_M
+    return parts, groups, -(-M // step), step, lag * step
 
 
 @T.macro
-def start(words, before, count):
-    """No words but those that stand before the first turn."""
+def start(count, before):
+    """A workspace without words but those that stand before the first turn."""
+    words = T.alloc_global((count,), "uint64")
     with T.Kernel(T.ceildiv(count, 1024), threads=256) as block:
+        T.pdl_trigger()
         for i in T.Parallel(1024):
             words[block * 1024 + i] = T.if_then_else(
                 block * 1024 + i < before, T.cast(1, "uint64"), T.cast(0, "uint64")
             )
+    return words
 
 
 @T.macro
@@ -69,8 +74,10 @@ def is_missing(found, parts, rows):
 
 
 @T.macro
-def settle(words, row, parts, rows, found, high, low):
-    """The numbers of all parts of some rows, once they are there. The branch lets Triton load ahead around it."""
+def settle(words, row, parts, rows, found):
+    """The two numbers of all parts of some rows, once they are there. The branch lets Triton load ahead around it."""
+    high = T.alloc_fragment((rows, parts), "float32")
+    low = T.alloc_fragment((rows, parts), "float32")
     missing = T.alloc_var("int32", 0)
     missing = is_missing(found, parts, rows)
     if missing > 0:
@@ -80,36 +87,32 @@ def settle(words, row, parts, rows, found, high, low):
     for i, p in T.Parallel(rows, parts):
         low[i, p] = T.reinterpret(T.cast(found[i, p] & 0xFFFFFFFF, "uint32"), "float32")
         high[i, p] = T.reinterpret(T.cast(found[i, p] >> 32, "uint32"), "float32")
+    return high, low
 
 
 @tiledsl.jit(out_idx=[-1])
 def softmax(M, N, block_M=2, block_N=4096, blocks=528, lag=1, num_stages=2, threads=256, dtype="bfloat16"):
     """Y[M, N] = softmax(X[M, N]) along N."""
-    parts, groups, turns = walk(M, N, block_M, block_N, blocks)
-    step = groups * block_M
-    late = lag * step
+    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
 
     @T.prim_func
     def softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
-        words = T.alloc_global(((turns + 2 * lag) * step * parts,), "uint64")
-        start(words, late * parts, (turns + 2 * lag) * step * parts)
+        words = start((turns * step + 2 * late) * parts, late * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
-            new = T.alloc_fragment((block_M, block_N), dtype)
-            held = T.alloc_fragment((block_M, block_N), dtype)
+            T.pdl_trigger()
+            given = T.alloc_fragment((block_M, block_N), dtype)
             x = T.alloc_fragment((block_M, block_N), "float32")
             top = T.alloc_fragment((block_M,), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             found = T.alloc_fragment((block_M, parts), "uint64")
-            tops = T.alloc_fragment((block_M, parts), "float32")
-            shares = T.alloc_fragment((block_M, parts), "float32")
 
             if N % block_N:
                 T.annotate_safe_value({X: -T.infinity("float32")})
             for turn in T.Pipelined(turns + lag, num_stages=num_stages):
                 row = (turn * groups + group) * block_M
                 look(words, row, parts, block_M, found)
-                T.copy(X[row, part * block_N], new)
-                T.copy(new, x)
+                T.copy(X[row, part * block_N], given)
+                T.copy(given, x)
                 T.reduce_max(x, top, dim=1)
                 for i in T.Parallel(block_M):
                     top[i] = T.max(top[i], LEAST) * LOG2_E
@@ -117,8 +120,8 @@ def softmax(M, N, block_M=2, block_N=4096, blocks=528, lag=1, num_stages=2, thre
                     x[i, j] = T.exp2(x[i, j] * LOG2_E - top[i])
                 T.reduce_sum(x, total, dim=1)
                 hand_in(words, row + late, part, parts, block_M, top, total)
-                T.copy(X[row - late, part * block_N], held)
-                settle(words, row, parts, block_M, found, tops, shares)
+                T.copy(X[row - late, part * block_N], given)
+                tops, shares = settle(words, row, parts, block_M, found)
                 T.reduce_max(tops, top, dim=1)
                 for i, p in T.Parallel(block_M, parts):
                     shares[i, p] *= T.exp2(tops[i, p] - top[i])
@@ -126,7 +129,7 @@ def softmax(M, N, block_M=2, block_N=4096, blocks=528, lag=1, num_stages=2, thre
                 for i in T.Parallel(block_M):
                     total[i] = 1 / total[i]
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.exp2(T.cast(held[i, j], "float32") * LOG2_E - top[i]) * total[i]
+                    x[i, j] = T.exp2(T.cast(given[i, j], "float32") * LOG2_E - top[i]) * total[i]
                 T.copy(x, Y[row - late, part * block_N])
 
     return softmax
@@ -135,23 +138,19 @@ def softmax(M, N, block_M=2, block_N=4096, blocks=528, lag=1, num_stages=2, thre
 @tiledsl.jit(out_idx=[-1])
 def softmax_gradient(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stages=2, threads=256, dtype="bfloat16"):
     """With Y = softmax(X): dX = Y * (dY - sum(Y * dY))."""
-    parts, groups, turns = walk(M, N, block_M, block_N, blocks)
-    step = groups * block_M
-    late = lag * step
+    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
 
     @T.prim_func
     def softmax_gradient(Y: T.Tensor((M, N), dtype), dY: T.Tensor((M, N), dtype), dX: T.Tensor((M, N), dtype)):
-        words = T.alloc_global(((turns + 2 * lag) * step * parts,), "uint64")
-        start(words, late * parts, (turns + 2 * lag) * step * parts)
+        words = start((turns * step + 2 * late) * parts, late * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
+            T.pdl_trigger()
             y = T.alloc_fragment((block_M, block_N), dtype)
             dy = T.alloc_fragment((block_M, block_N), dtype)
             x = T.alloc_fragment((block_M, block_N), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             ones = T.alloc_fragment((block_M,), "float32")
             found = T.alloc_fragment((block_M, parts), "uint64")
-            shares = T.alloc_fragment((block_M, parts), "float32")
-            marks = T.alloc_fragment((block_M, parts), "float32")
 
             T.fill(ones, 1.0)
             for turn in T.Pipelined(turns + lag, num_stages=num_stages):
@@ -165,7 +164,7 @@ def softmax_gradient(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stage
                 hand_in(words, row + late, part, parts, block_M, total, ones)
                 T.copy(Y[row - late, part * block_N], y)
                 T.copy(dY[row - late, part * block_N], dy)
-                settle(words, row, parts, block_M, found, shares, marks)
+                shares, _ = settle(words, row, parts, block_M, found)
                 T.reduce_sum(shares, total, dim=1)
                 for i, j in T.Parallel(block_M, block_N):
                     x[i, j] = T.cast(y[i, j], "float32") * (T.cast(dy[i, j], "float32") - total[i])
@@ -177,42 +176,37 @@ def softmax_gradient(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stage
 @tiledsl.jit(out_idx=[-1])
 def rms_norm(M, N, block_M=2, block_N=4096, blocks=528, lag=1, num_stages=2, eps=1e-6, threads=256, dtype="bfloat16"):
     """Y[M, N] = X / sqrt(mean(X^2) + eps) * weight[N]."""
-    parts, groups, turns = walk(M, N, block_M, block_N, blocks)
-    step = groups * block_M
-    late = lag * step
+    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
 
     @T.prim_func
     def rms_norm(X: T.Tensor((M, N), dtype), weight: T.Tensor((N,), dtype), Y: T.Tensor((M, N), dtype)):
-        words = T.alloc_global(((turns + 2 * lag) * step * parts,), "uint64")
-        start(words, late * parts, (turns + 2 * lag) * step * parts)
+        words = start((turns * step + 2 * late) * parts, late * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
-            new = T.alloc_fragment((block_M, block_N), dtype)
-            held = T.alloc_fragment((block_M, block_N), dtype)
+            T.pdl_trigger()
+            given = T.alloc_fragment((block_M, block_N), dtype)
             w = T.alloc_fragment((block_N,), dtype)
             x = T.alloc_fragment((block_M, block_N), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             ones = T.alloc_fragment((block_M,), "float32")
             found = T.alloc_fragment((block_M, parts), "uint64")
-            shares = T.alloc_fragment((block_M, parts), "float32")
-            marks = T.alloc_fragment((block_M, parts), "float32")
 
             T.fill(ones, 1.0)
             T.copy(weight[part * block_N], w)
             for turn in T.Pipelined(turns + lag, num_stages=num_stages):
                 row = (turn * groups + group) * block_M
                 look(words, row, parts, block_M, found)
-                T.copy(X[row, part * block_N], new)
+                T.copy(X[row, part * block_N], given)
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.cast(new[i, j], "float32") * T.cast(new[i, j], "float32")
+                    x[i, j] = T.cast(given[i, j], "float32") * T.cast(given[i, j], "float32")
                 T.reduce_sum(x, total, dim=1)
                 hand_in(words, row + late, part, parts, block_M, total, ones)
-                T.copy(X[row - late, part * block_N], held)
-                settle(words, row, parts, block_M, found, shares, marks)
+                T.copy(X[row - late, part * block_N], given)
+                shares, _ = settle(words, row, parts, block_M, found)
                 T.reduce_sum(shares, total, dim=1)
                 for i in T.Parallel(block_M):
                     total[i] = T.rsqrt(total[i] / N + eps)
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.cast(held[i, j], "float32") * total[i] * T.cast(w[j], "float32")
+                    x[i, j] = T.cast(given[i, j], "float32") * total[i] * T.cast(w[j], "float32")
                 T.copy(x, Y[row - late, part * block_N])
 
     return rms_norm
@@ -224,9 +218,7 @@ def layer_norm(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stages=2, e
 
     The pieces' means and squared differences from them are combined as Chan, Golub and LeVeque do (1979): no E[x^2].
     """
-    parts, groups, turns = walk(M, N, block_M, block_N, blocks)
-    step = groups * block_M
-    late = lag * step
+    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
 
     @T.prim_func
     def layer_norm(
@@ -235,27 +227,24 @@ def layer_norm(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stages=2, e
         bias: T.Tensor((N,), dtype),
         Y: T.Tensor((M, N), dtype),
     ):
-        words = T.alloc_global(((turns + 2 * lag) * step * parts,), "uint64")
-        start(words, late * parts, (turns + 2 * lag) * step * parts)
+        words = start((turns * step + 2 * late) * parts, late * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
-            new = T.alloc_fragment((block_M, block_N), dtype)
-            held = T.alloc_fragment((block_M, block_N), dtype)
+            T.pdl_trigger()
+            given = T.alloc_fragment((block_M, block_N), dtype)
             w = T.alloc_fragment((block_N,), dtype)
             b = T.alloc_fragment((block_N,), dtype)
             x = T.alloc_fragment((block_M, block_N), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             spread = T.alloc_fragment((block_M,), "float32")
             found = T.alloc_fragment((block_M, parts), "uint64")
-            sums = T.alloc_fragment((block_M, parts), "float32")
-            squares = T.alloc_fragment((block_M, parts), "float32")
 
             T.copy(weight[part * block_N], w)
             T.copy(bias[part * block_N], b)
             for turn in T.Pipelined(turns + lag, num_stages=num_stages):
                 row = (turn * groups + group) * block_M
                 look(words, row, parts, block_M, found)
-                T.copy(X[row, part * block_N], new)
-                T.copy(new, x)
+                T.copy(X[row, part * block_N], given)
+                T.copy(given, x)
                 T.reduce_sum(x, total, dim=1)
                 share = 1 / T.cast(T.min(block_N, N - part * block_N), "float32")
                 for i, j in T.Parallel(block_M, block_N):
@@ -265,8 +254,8 @@ def layer_norm(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stages=2, e
                 for i in T.Parallel(block_M):
                     spread[i] = T.max(spread[i], 1e-30)
                 hand_in(words, row + late, part, parts, block_M, total, spread)
-                T.copy(X[row - late, part * block_N], held)
-                settle(words, row, parts, block_M, found, sums, squares)
+                T.copy(X[row - late, part * block_N], given)
+                sums, squares = settle(words, row, parts, block_M, found)
                 T.reduce_sum(sums, total, dim=1)
                 for i in T.Parallel(block_M):
                     total[i] /= N
@@ -277,8 +266,9 @@ def layer_norm(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stages=2, e
                 T.reduce_sum(squares, spread, dim=1)
                 for i in T.Parallel(block_M):
                     spread[i] = T.rsqrt(spread[i] / N + eps)
+                    total[i] *= -spread[i]
                 for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = (T.cast(held[i, j], "float32") - total[i]) * spread[i] * w[j] + b[j]
+                    x[i, j] = (T.cast(given[i, j], "float32") * spread[i] + total[i]) * w[j] + b[j]
                 T.copy(x, Y[row - late, part * block_N])
 
     return layer_norm
@@ -290,9 +280,7 @@ def rms_norm_gradient(
 ):
     """With Y = X * r * weight and r = 1 / sqrt(mean(X^2) + eps): dX = r * (h - X * r^2 * mean(h * X)), h = dY * weight;
     dweight = sums of dY * X * r over the rows."""
-    parts, groups, turns = walk(M, N, block_M, block_N, blocks)
-    step = groups * block_M
-    late = lag * step
+    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
 
     @T.prim_func
     def rms_norm_gradient(
@@ -303,10 +291,10 @@ def rms_norm_gradient(
         dX: T.Tensor((M, N), dtype),
         dweight: T.Tensor((N,), dtype),
     ):
-        words = T.alloc_global(((turns + 2 * lag) * step * parts,), "uint64")
         partial = T.alloc_global((groups, N), "float32")
-        start(words, late * parts, (turns + 2 * lag) * step * parts)
+        words = start((turns * step + 2 * late) * parts, late * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
+            T.pdl_trigger()
             x = T.alloc_fragment((block_M, block_N), dtype)
             dy = T.alloc_fragment((block_M, block_N), dtype)
             w = T.alloc_fragment((block_N,), dtype)
@@ -318,8 +306,6 @@ def rms_norm_gradient(
             next_scale = T.alloc_fragment((block_M,), "float32")
             held_scale = T.alloc_fragment((block_M,), "float32")
             found = T.alloc_fragment((block_M, parts), "uint64")
-            shares = T.alloc_fragment((block_M, parts), "float32")
-            marks = T.alloc_fragment((block_M, parts), "float32")
 
             T.clear(dw)
             T.fill(ones, 1.0)
@@ -341,7 +327,7 @@ def rms_norm_gradient(
                 hand_in(words, row + late, part, parts, block_M, total, ones)
                 T.copy(X[row - late, part * block_N], x)
                 T.copy(dY[row - late, part * block_N], dy)
-                settle(words, row, parts, block_M, found, shares, marks)
+                shares, _ = settle(words, row, parts, block_M, found)
                 T.reduce_sum(shares, total, dim=1)
                 for i in T.Parallel(block_M):
                     total[i] *= held_scale[i] * held_scale[i] / N
@@ -364,9 +350,7 @@ def layer_norm_gradient(
 ):
     """With x = (X - mean) * r and Y = x * weight + bias: dX = r * (h - mean(h) - x * mean(h * x)), h = dY * weight;
     dweight = sums of dY * x over the rows, dbias of dY."""
-    parts, groups, turns = walk(M, N, block_M, block_N, blocks)
-    step = groups * block_M
-    late = lag * step
+    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
 
     @T.prim_func
     def layer_norm_gradient(
@@ -379,19 +363,21 @@ def layer_norm_gradient(
         dweight: T.Tensor((N,), dtype),
         dbias: T.Tensor((N,), dtype),
     ):
-        words = T.alloc_global(((turns + 2 * lag) * step * parts,), "uint64")
         partial_weight = T.alloc_global((groups, N), "float32")
         partial_bias = T.alloc_global((groups, N), "float32")
-        start(words, late * parts, (turns + 2 * lag) * step * parts)
+        words = start((turns * step + 2 * late) * parts, late * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
+            T.pdl_trigger()
             x = T.alloc_fragment((block_M, block_N), dtype)
             dy = T.alloc_fragment((block_M, block_N), dtype)
             w = T.alloc_fragment((block_N,), dtype)
             h = T.alloc_fragment((block_M, block_N), "float32")
+            product = T.alloc_fragment((block_M, block_N), "float32")
+            scaled = T.alloc_fragment((block_M, block_N), "float32")
             dw = T.alloc_fragment((block_N,), "float32")
             db = T.alloc_fragment((block_N,), "float32")
             total = T.alloc_fragment((block_M,), "float32")
-            product = T.alloc_fragment((block_M,), "float32")
+            turned = T.alloc_fragment((block_M,), "float32")
             scale = T.alloc_fragment((block_M,), "float32")
             next_scale = T.alloc_fragment((block_M,), "float32")
             held_scale = T.alloc_fragment((block_M,), "float32")
@@ -399,8 +385,6 @@ def layer_norm_gradient(
             next_centre = T.alloc_fragment((block_M,), "float32")
             held_centre = T.alloc_fragment((block_M,), "float32")
             found = T.alloc_fragment((block_M, parts), "uint64")
-            shares = T.alloc_fragment((block_M, parts), "float32")
-            products = T.alloc_fragment((block_M, parts), "float32")
 
             T.clear(dw)
             T.clear(db)
@@ -416,32 +400,31 @@ def layer_norm_gradient(
                 T.copy(mean[row + step], next_centre)
                 T.copy(X[row, part * block_N], x)
                 T.copy(dY[row, part * block_N], dy)
-                for i, j in T.Parallel(block_M, block_N):
-                    h[i, j] = T.cast(dy[i, j], "float32")
+                T.copy(dy, h)
                 T.reduce_sum(h, db, dim=0, clear=False)
                 for i, j in T.Parallel(block_M, block_N):
+                    product[i, j] = (T.cast(x[i, j], "float32") - centre[i]) * h[i, j]
+                    scaled[i, j] = product[i, j] * scale[i]
+                T.reduce_sum(scaled, dw, dim=0, clear=False)
+                for i, j in T.Parallel(block_M, block_N):
                     h[i, j] *= T.cast(w[j], "float32")
+                    product[i, j] *= T.cast(w[j], "float32")
                 T.reduce_sum(h, total, dim=1)
-                for i, j in T.Parallel(block_M, block_N):
-                    h[i, j] = (T.cast(x[i, j], "float32") - centre[i]) * scale[i] * T.cast(dy[i, j], "float32")
-                T.reduce_sum(h, dw, dim=0, clear=False)
-                for i, j in T.Parallel(block_M, block_N):
-                    h[i, j] *= T.cast(w[j], "float32")
-                T.reduce_sum(h, product, dim=1)
+                T.reduce_sum(product, turned, dim=1)
                 for i in T.Parallel(block_M):
-                    product[i] = T.if_then_else(product[i] == 0, 1e-30, product[i])
-                hand_in(words, row + late, part, parts, block_M, total, product)
+                    turned[i] = T.if_then_else(turned[i] == 0, 1e-30, turned[i])
+                hand_in(words, row + late, part, parts, block_M, total, turned)
                 T.copy(X[row - late, part * block_N], x)
                 T.copy(dY[row - late, part * block_N], dy)
-                settle(words, row, parts, block_M, found, shares, products)
+                shares, products = settle(words, row, parts, block_M, found)
                 T.reduce_sum(shares, total, dim=1)
-                T.reduce_sum(products, product, dim=1)
+                T.reduce_sum(products, turned, dim=1)
                 for i in T.Parallel(block_M):
-                    product[i] *= held_scale[i] * held_scale[i] / N
-                    total[i] = total[i] * held_scale[i] / N - held_centre[i] * product[i]
+                    turned[i] *= held_scale[i] * held_scale[i] * held_scale[i] / N
+                    total[i] = total[i] * held_scale[i] / N - held_centre[i] * turned[i]
                 for i, j in T.Parallel(block_M, block_N):
                     h[i, j] = held_scale[i] * (T.cast(dy[i, j], "float32") * T.cast(w[j], "float32")) - (
-                        T.cast(x[i, j], "float32") * product[i] + total[i]
+                        T.cast(x[i, j], "float32") * turned[i] + total[i]
                     )
                 T.copy(h, dX[row - late, part * block_N])
                 T.copy(next_scale, scale)

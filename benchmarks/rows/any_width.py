@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.handwritten import tuned_wide
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled, copy_ceiling
-from benchmarks.programs import carried_rows, example, gradients, held_rows, shared_rows, wide_rows
+from benchmarks.programs import carried_rows, example, gradients, wide_rows
 from benchmarks.row import Candidate, Row
 
 WIDTHS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -63,34 +63,74 @@ def prefetched_space(N: int) -> list[dict[str, Any]]:
     return configs
 
 
-SHARED_SPACE = _space(
-    (8192, 16, 256), (8192, 32, 256), (16384, 8, 512), (16384, 16, 512), (4096, 16, 128), (8192, 4, 512),
-    (16384, 2, 1024), names=("block_N", "delay", "threads"),
-)  # fmt: skip
-_HELD = ("block_M", "block_N", "blocks", "threads", "maxnreg")
+_HELD = ("block_M", "block_N", "blocks", "threads", "lag", "num_stages", "maxnreg")
 
 
-def _wide(*configs: tuple[int, ...]) -> list[dict[str, Any]]:
+def _wide(*configs: tuple[int, ...], along_rows: bool = False) -> list[dict[str, Any]]:
     """Configurations of programs that clear their words first, and begin meanwhile. Rings take what shared memory there
-    is as they are, without a further place."""
-    more = {"launch_pdl": True, "pass_configs": {"pipeline-loops.deepen": False}}
-    return [{**each, **more} for each in _space(*configs, names=_HELD)]
+    is as they are, without a further place; tiles of one row are of one dimension."""
+    passes: dict[str, Any] = {"pipeline-loops.deepen": False, "fold-unit-dims.least_rank": 2}
+    if along_rows:
+        passes["hold-tiles.along_rows"] = True
+    return [{**each, "launch_pdl": True, "pass_configs": passes} for each in _space(*configs, names=_HELD)]
 
 
-WIDE_SPACE = _wide(
-    (4, 2048, 528, 128, 128), (2, 2048, 1056, 128, 64), (2, 4096, 528, 256, 64), (4, 4096, 256, 256, 128)
-)
-WIDE_GRADIENT_SPACE = _wide(
-    (2, 2048, 528, 128, 128), (4, 1024, 528, 128, 128), (4, 2048, 264, 256, 128), (2, 4096, 256, 256, 128)
-)
-# Of the widest rows.
+WIDEST = 65536  # whose gradients are held in rings
+# Pieces of one row, 64 elements a thread.
+ONE_ROW = (
+    (1, 8192, 528, 128, 1, 2, 128), (1, 16384, 256, 256, 1, 2, 128), (1, 4096, 1056, 64, 1, 2, 128),
+    (1, 2048, 2048, 32, 1, 2, 128),
+)  # fmt: skip
+
+
+def softmax_space(N: int) -> list[dict[str, Any]]:
+    """Rows that several blocks hold: two or four, of each of which a warp has a piece, or one."""
+    if N > WIDEST:
+        return _wide(*ONE_ROW)
+    return [
+        *_wide((2, 2048, 1024, 64, 1, 2, 128), (4, 2048, 528, 128, 1, 2, 128), along_rows=True),
+        *_wide((1, 8192, 512, 128, 1, 2, 128), (1, 4096, 1024, 64, 1, 2, 128), (2, 2048, 1056, 128, 1, 2, 64)),
+    ]
+
+
+def rms_norm_space(N: int) -> list[dict[str, Any]]:
+    """As of softmax."""
+    if N > WIDEST:
+        return _wide(*ONE_ROW)
+    return [
+        *_wide((4, 2048, 528, 128, 1, 2, 128), (2, 2048, 1024, 64, 1, 2, 128), along_rows=True),
+        *_wide((1, 8192, 512, 128, 1, 2, 128), (2, 2048, 1056, 128, 1, 2, 64)),
+    ]
+
+
+def layer_norm_space(N: int) -> list[dict[str, Any]]:
+    """Rows that several blocks hold: several, whose weights are few, or one."""
+    if N > WIDEST:
+        return _wide(
+            (1, 4096, 528, 128, 2, 4, 128), (1, 8192, 264, 256, 1, 2, 128), (2, 4096, 528, 128, 1, 2, 128),
+            (2, 8192, 264, 256, 1, 2, 128),
+        )  # fmt: skip
+    return _wide(
+        (4, 2048, 528, 128, 1, 2, 128), (4, 1024, 1056, 64, 1, 2, 128), (8, 1024, 528, 128, 1, 2, 128),
+        (2, 4096, 528, 128, 1, 2, 128),
+    )  # fmt: skip
+
+
+def wide_gradient_space(N: int) -> list[dict[str, Any]]:
+    """Of the gradients of rows that several blocks hold."""
+    if N > WIDEST:
+        return _wide(
+            (1, 4096, 264, 256, 3, 3, 128), (1, 4096, 264, 256, 2, 4, 128), (1, 4096, 264, 256, 1, 2, 128),
+            (2, 4096, 264, 256, 1, 2, 128),
+        )  # fmt: skip
+    return _wide(
+        (2, 2048, 528, 128, 1, 2, 128), (2, 1024, 1056, 64, 1, 2, 128), (4, 1024, 528, 128, 1, 2, 128),
+        (4, 512, 1056, 64, 1, 2, 128), (2, 2048, 396, 128, 1, 2, 168),
+    )  # fmt: skip
+
+
+# Of the widest rows, which blocks hold in registers.
 CARRIED_SPACE = [
-    {"block_N": 8192, "blocks": 264, "threads": 256, "maxnreg": 128, "launch_pdl": True},
-    {"block_N": 2048, "blocks": 1056, "threads": 128, "launch_pdl": True},
-    {"block_N": 4096, "blocks": 528, "threads": 256, "launch_pdl": True},
-    {"block_N": 4096, "blocks": 512, "threads": 256, "launch_pdl": True},
-]
-CARRIED_GRADIENT_SPACE = [
     {"block_M": 4, "block_N": 2048, "blocks": 264, "threads": 256, "num_stages": 2, "maxnreg": 128, "launch_pdl": True},
     {"block_M": 4, "block_N": 4096, "blocks": 132, "threads": 512, "num_stages": 2, "maxnreg": 128, "launch_pdl": True},
     {"block_M": 2, "block_N": 2048, "blocks": 264, "threads": 256, "num_stages": 3, "launch_pdl": True},
@@ -105,21 +145,16 @@ HELD_SPACE = [
 ]  # fmt: skip
 
 
-WIDEST = 65536  # that several blocks hold in shared memory, several rows at a time
-
-
-def _wide_rows(N: int) -> Any:
-    return carried_rows if N > WIDEST else wide_rows
-
-
-def _norm_wide_space(N: int) -> list[dict[str, Any]]:
-    return CARRIED_SPACE if N > WIDEST else WIDE_SPACE
-
-
 def norm_space(N: int) -> list[dict[str, Any]]:
     """Blocks that walk over whole rows, as many as run at once on an H200."""
     return [
-        {"block_M": max(1, size // N), "blocks": 132 * each, "threads": threads, "num_stages": stages}
+        {
+            "block_M": max(1, size // N),
+            "blocks": 132 * each,
+            "threads": threads,
+            "num_stages": stages,
+            "launch_pdl": True,
+        }
         for size, each, threads, stages in (
             (8192, 1, 512, 2), (8192, 1, 512, 3), (4096, 2, 256, 2), (4096, 2, 512, 3), (4096, 2, 256, 3),
             (2048, 4, 128, 3), (4096, 2, 256, 4), (4096, 2, 512, 4), (8192, 1, 512, 4),
@@ -155,7 +190,7 @@ def _normal(shape: tuple[int, ...], device: str, scale: float = 1.0) -> Any:
 
 def _ours(
     whole: Any, held: Any, M: int, N: int, configs: list[dict[str, Any]], *,
-    common: list[dict[str, Any]] = WIDE_SPACE, widest: int = 16384, **more: Any,
+    common: list[dict[str, Any]], widest: int = 16384, **more: Any,
 ) -> Candidate:  # fmt: skip
     """Whole rows where they fit, rows that several blocks hold where they do not."""
     sizes = {"M": M, "N": N, **more}
@@ -165,16 +200,15 @@ def _ours(
 
 
 def softmax_row(M: int, N: int, quick: bool = False) -> Row:
-    """Softmax along rows; those of 262144 columns are faster read twice than held."""
-    widest = N > 65536
+    """Softmax along rows."""
     return _row(
         "softmax", M, N,
         lambda device: [_normal((M, N), device, 3)],
         lambda x: [torch.softmax(x.float(), 1)],
         (
             _ours(
-                example("softmax").softmax, shared_rows.softmax if widest else wide_rows.softmax, M, N, whole_space(N),
-                common=SHARED_SPACE if widest else WIDE_SPACE, dtype="bfloat16",
+                example("softmax").softmax, wide_rows.softmax, M, N, whole_space(N), common=softmax_space(N),
+                dtype="bfloat16",
             ),
             compiled(lambda x: torch.softmax(x, 1)),
             tuned_wide.softmax_by_hand(N),
@@ -197,8 +231,8 @@ def softmax_backward_row(M: int, N: int, quick: bool = False) -> Row:
         (
             _ours(
                 gradients.softmax_gradient,
-                held_rows.softmax_gradient if N > WIDEST else wide_rows.softmax_gradient, M, N, whole_space(N),
-                common=HELD_SPACE if N > WIDEST else WIDE_GRADIENT_SPACE,
+                (carried_rows if N > WIDEST else wide_rows).softmax_gradient, M, N, whole_space(N),
+                common=HELD_SPACE if N > WIDEST else wide_gradient_space(N),
             ),
             compiled(lambda y, dy: gradient(y, dy).to(y.dtype)),
             tuned_wide.softmax_gradient_by_hand(N),
@@ -214,9 +248,7 @@ def rms_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda device: [_normal((M, N), device), _normal((N,), device)],
         lambda x, w: [F.rms_norm(x.float(), (N,), w.float(), 1e-6)],
         (
-            _ours(
-                example("rms_norm").rms_norm, _wide_rows(N).rms_norm, M, N, whole_space(N), common=_norm_wide_space(N)
-            ),
+            _ours(example("rms_norm").rms_norm, wide_rows.rms_norm, M, N, whole_space(N), common=rms_norm_space(N)),
             compiled(lambda x, w: F.rms_norm(x, (N,), w, 1e-6)),
             tuned_wide.rms_norm_by_hand(N, 1e-6),
         ),
@@ -232,8 +264,7 @@ def layer_norm_row(M: int, N: int, quick: bool = False) -> Row:
         lambda x, w, b: [F.layer_norm(x.float(), (N,), w.float(), b.float(), _EPS)],
         (
             _ours(
-                example("layer_norm").layer_norm, _wide_rows(N).layer_norm, M, N, whole_space(N),
-                common=_norm_wide_space(N),
+                example("layer_norm").layer_norm, wide_rows.layer_norm, M, N, whole_space(N), common=layer_norm_space(N)
             ),
             compiled(lambda x, w, b: F.layer_norm(x, (N,), w, b, _EPS)),
             tuned_wide.layer_norm_by_hand(N, _EPS),
@@ -259,13 +290,14 @@ def _norm_backward(family: str, programs: Callable[[Any], Any], centred: bool, M
             dx = dx - h.mean(1, keepdim=True)
         return (dx * r[:, None], (dy * x).sum(0), *([dy.sum(0)] if centred else []))
 
+    carries = N > WIDEST and not centred
     return _row(
         family, M, N, inputs,
         lambda *given: list(gradient(*given)),
         (
             _ours(
-                programs(gradients), programs(_wide_rows(N)), M, N, norm_space(N), widest=8192,
-                common=CARRIED_GRADIENT_SPACE if N > WIDEST else WIDE_GRADIENT_SPACE,
+                programs(gradients), programs(carried_rows if carries else wide_rows), M, N, norm_space(N), widest=8192,
+                common=CARRIED_SPACE if carries else wide_gradient_space(N),
             ),
             compiled(lambda *given: tuple(each.to(_BF16) for each in gradient(*given))),
             tuned_wide.norm_gradient_by_hand(N, centred),

@@ -19,7 +19,7 @@ from benchmarks.execute import run_row
 from benchmarks.handwritten import tuned_attention, tuned_gemm
 from benchmarks.handwritten.variants import by_hand
 from benchmarks.ours import tiledsl_candidate
-from benchmarks.programs import carried_rows, held_rows, selection, shared_rows, wide_rows
+from benchmarks.programs import carried_rows, selection, wide_rows
 from benchmarks.programs.gemm import matmul
 from benchmarks.row import Context, Row
 from benchmarks.rows import (
@@ -68,12 +68,6 @@ def by_others(row: Row) -> Row:
     return replace(row, candidates=tuple(each for each in row.candidates if each.kind != "triton"))
 
 
-def shared(make: Callable[[int, int], Row], program: Any, **config: int) -> Row:
-    """Rows that several blocks share, in pieces of 64 columns."""
-    row = make(5, 200)
-    return only(row, "shared by blocks", tiledsl_candidate(program, {"M": 5, "N": 200}, [{"block_N": 64, **config}]))
-
-
 def held(make: Callable[[int, int], Row], program: Any) -> Row:
     """Rows that several blocks hold: one each here, for blocks that wait for each other are interpreted in turn."""
     row = make(5, 200)
@@ -109,18 +103,14 @@ def rows() -> list[Row]:
         elementwise.rms_norm_row(9, 96),
         elementwise.elementwise_row(37, 1124),
         *(make(13, 200) for make in any_width.MAKERS),
-        shared(any_width.softmax_row, shared_rows.softmax, delay=2),
         held(any_width.softmax_row, wide_rows.softmax),
         held(any_width.softmax_backward_row, wide_rows.softmax_gradient),
         held(any_width.rms_norm_row, wide_rows.rms_norm),
         held(any_width.layer_norm_row, wide_rows.layer_norm),
         held(any_width.rms_norm_backward_row, wide_rows.rms_norm_gradient),
         held(any_width.layer_norm_backward_row, wide_rows.layer_norm_gradient),
-        held(any_width.softmax_backward_row, held_rows.softmax_gradient),
-        held(any_width.rms_norm_row, carried_rows.rms_norm),
-        held(any_width.layer_norm_row, carried_rows.layer_norm),
+        held(any_width.softmax_backward_row, carried_rows.softmax_gradient),
         held(any_width.rms_norm_backward_row, carried_rows.rms_norm_gradient),
-        held(any_width.layer_norm_backward_row, carried_rows.layer_norm_gradient),
         by_others(moves.quantise_row(11, 200)),
         by_others(moves.quantise_row(6, 256, 128)),
         moves.rope_row(2, 10, 4, 16),

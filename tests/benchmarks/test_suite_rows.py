@@ -117,9 +117,14 @@ def test_spaces_are_sets_of_configurations() -> None:
         float8.LARGE_SCALED,
         float8.SMALL_SCALED,
     ]
-    spaces += [elementwise.ROW_SPACE, elementwise.FLAT_SPACE, any_width.SHARED_SPACE]
-    spaces += [any_width.WIDE_SPACE, any_width.WIDE_GRADIENT_SPACE, any_width.HELD_SPACE]
-    spaces += [any_width.CARRIED_SPACE, any_width.CARRIED_GRADIENT_SPACE]
+    spaces += [elementwise.ROW_SPACE, elementwise.FLAT_SPACE, any_width.HELD_SPACE, any_width.CARRIED_SPACE]
+    wide = (
+        any_width.softmax_space,
+        any_width.rms_norm_space,
+        any_width.layer_norm_space,
+        any_width.wide_gradient_space,
+    )
+    spaces += [make(N) for N in (65536, 262144) for make in wide]
     made = (any_width.whole_space, any_width.norm_space, any_width.piece_space, any_width.prefetched_space)
     spaces += [make(N) for N in any_width.WIDTHS for make in made if make(N)]
     spaces += [moves.TOKEN_SPACE, moves.GROUP_SPACE, moves.ROPE_SPACE, moves.STREAM_SPACE, moves.HEADS_SPACE]

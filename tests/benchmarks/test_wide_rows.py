@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tiledsl
@@ -11,7 +13,7 @@ from tiledsl.kernels.kernel import Kernel
 NAMES = ["softmax", "softmax_gradient", "rms_norm", "layer_norm", "rms_norm_gradient", "layer_norm_gradient"]
 
 
-def kernel(name: str, M: int, N: int, **config: int) -> Kernel:
+def kernel(name: str, M: int, N: int, **config: Any) -> Kernel:
     program = getattr(wide_rows, name)
     function = tiledsl.jit(**{**program.options, "target": "cuda:90"})(program.function)
     return function.kernel_for({"M": M, "N": N}, config)
@@ -40,7 +42,22 @@ def test_pieces_stay_in_shared_memory(name: str, M: int, N: int, lag: int) -> No
     assert made.source.count(f"[{4 + lag}, 4, 2048]") == tensors
 
 
+def test_warps_have_the_words_of_their_own_rows() -> None:
+    configs = {"hold-tiles.along_rows": True}
+    source = kernel(
+        "rms_norm", 2048, 65536, block_M=8, block_N=1024, blocks=264, threads=128, pass_configs=configs
+    ).source
+    assert "_of_8x1024 = gl.constexpr(gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0]))" in source
+    assert "_of_8x64 = gl.constexpr(gl.BlockedLayout([2, 1], [1, 32], [4, 1], [1, 0]))" in source
+    assert source.count("gl.convert_layout(gl.arange") == 1
+
+
+def test_sums_of_a_gradient_are_exchanged_at_once() -> None:
+    source = kernel("layer_norm_gradient", 2048, 65536, block_M=2, block_N=2048, blocks=528, threads=128).source
+    assert source.count("total, turned = gl.reduce((") == 2
+
+
 def test_groups_and_turns() -> None:
-    assert wide_rows.walk(2048, 65536, 1, 4096, 528) == (16, 33, 63)
-    assert wide_rows.walk(11, 2500, 2, 1024, 6) == (3, 2, 3)
-    assert wide_rows.walk(11, 2500, 2, 1024, 1) == (3, 1, 6)  # a group at least
+    assert wide_rows.walk(2048, 65536, 1, 4096, 528, 2) == (16, 33, 63, 33, 66)
+    assert wide_rows.walk(11, 2500, 2, 1024, 6, 1) == (3, 2, 3, 4, 4)
+    assert wide_rows.walk(11, 2500, 2, 1024, 1, 3) == (3, 1, 6, 2, 6)  # a group at least

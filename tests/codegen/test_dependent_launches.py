@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ import tiledsl
 import tiledsl.language as T
 from benchmarks.programs.gemm import matmul
 from tests.support import gluon_machine
+from tiledsl.certificate.translation import check_translation
+from tiledsl.codegen.kernels import AWAIT
+from tiledsl.codegen.kernels import TRIGGER as LETS_BEGIN
 from tiledsl.errors import TileError
 
 PDL = {"lower-to-triton.launch_pdl": 1}
@@ -72,18 +76,19 @@ def test_a_program_says_it(given: object) -> None:
     assert "gdc_wait" not in kernel.source
 
 
-def test_a_kernel_that_syncs_waits_at_its_start_and_one_that_triggers_does_not() -> None:
-    @T.prim_func
-    def chain(X: T.Tensor((256,), "float32"), Y: T.Tensor((256,), "float32"), Z: T.Tensor((256,), "float32")):
-        with T.Kernel(2, threads=128) as bx:
-            for i in T.Parallel(128):
-                Y[bx * 128 + i] = X[bx * 128 + i] + 1
-            T.pdl_trigger()
-        with T.Kernel(2, threads=128) as bx:
-            T.pdl_sync()
-            for i in T.Parallel(128):
-                Z[bx * 128 + i] = Y[bx * 128 + i] * 2
+@T.prim_func
+def chain(X: T.Tensor((256,), "float32"), Y: T.Tensor((256,), "float32"), Z: T.Tensor((256,), "float32")):
+    with T.Kernel(2, threads=128) as bx:
+        for i in T.Parallel(128):
+            Y[bx * 128 + i] = X[bx * 128 + i] + 1
+        T.pdl_trigger()
+    with T.Kernel(2, threads=128) as bx:
+        T.pdl_sync()
+        for i in T.Parallel(128):
+            Z[bx * 128 + i] = Y[bx * 128 + i] * 2
 
+
+def test_a_kernel_that_syncs_waits_at_its_start_and_one_that_triggers_does_not() -> None:
     source = tiledsl.compile(chain, target="cuda:90").source
     first, second = source.split("def chain_kernel_1(")
     assert "    gdc_wait()" not in first and second.count("    gdc_wait()") == second.count("launch_pdl=True") == 1
@@ -117,6 +122,35 @@ def test_a_kernel_triggers_behind_its_own_wait(more: dict[str, Any]) -> None:
     assert lines[lines.index("gdc_wait()") + 1] == "gdc_launch_dependents()" and lines.count("gdc_wait()") == 1
     ptx = kernel.asm["ptx"]
     assert ptx.index("griddepcontrol.wait") < ptx.index("griddepcontrol.launch_dependents")
+
+
+WAIT, TRIGGER = f"    {AWAIT}\n", f"    {LETS_BEGIN}\n"
+EARLY = "global memory is touched before the kernel before is waited for"
+HEADS = {  # of the two kernels: the first one's, the second one's, and what is wrong with them
+    "both wait": (WAIT + TRIGGER, WAIT, ""),
+    "the second begins in time": (WAIT, WAIT, ""),
+    "the third may begin too": (WAIT, WAIT + TRIGGER, ""),
+    "the first reads what others write": ("", WAIT, EARLY),
+    "the second reads what the first writes": (WAIT + TRIGGER, "", EARLY),
+    "the second reads another tensor": (WAIT + TRIGGER, "    tl.load(X)\n" + WAIT, ""),
+    "the second writes another tensor": (WAIT + TRIGGER, "    tl.store(X, tl.load(X))\n" + WAIT, EARLY),
+    "the second begins before what was before": (TRIGGER + WAIT, WAIT, "the next kernel may begin before"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_certificate_knows_when_kernels_have_ended(name: str) -> None:
+    first, second, fault = HEADS[name]
+    kernel = tiledsl.compile(chain, target="cuda:90", pass_configs=PDL)
+    source = kernel.source.replace(WAIT + TRIGGER, first, 1)
+    front, back = source.split("def chain_kernel_2(Y, Z):\n")
+    assert back.startswith(WAIT)
+    text = f"{front}def chain_kernel_2(Y, Z, X):\n{second}{back.removeprefix(WAIT)}"
+    assert "chain_kernel_2[(2,)](Y, Z, num" in text
+    kernel.module = replace(kernel.module, source=text.replace("[(2,)](Y, Z, num", "[(2,)](Y, Z, X, num"))
+    checks = check_translation(kernel, passes=False)
+    assert {each.status for each in checks} == ({"failed"} if fault else {"tested"})
+    assert all(fault in each.detail for each in checks)
 
 
 @pytest.mark.parametrize(("given", "waits"), [(True, True), (False, False), (None, False)])

@@ -57,6 +57,51 @@ tile.store %r, %C[%k, %c3]
     )
 
 
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
+def test_what_is_reduced_along_a_dimension_of_one_stays_as_it_is(kind: str) -> None:
+    text = f"""
+%s = tensor.reduce %y {{kind = "{kind}", axis = 1}} : tensor<16x8xfloat32>
+%m = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+%o = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+tile.store %s, %C[%m, %o]
+"""
+    lines = lines_of(ROWS + text)
+    assert lines[-1].startswith("tile.store %y, %C[") and not any("reduce" in line for line in lines)
+
+
+def test_rows_of_one_lose_their_dimension_where_they_are_told_to() -> None:
+    text = """
+%j = tensor.iota {axis = 1} : tensor<1x8xint32>
+%x = tile.load %A[%n, %j] : tensor<1x8xfloat32>
+%s = tensor.reduce %x {kind = "max", axis = 1} : tensor<1xfloat32>
+%t = tensor.reduce %s {kind = "max", axis = 0} : float32
+%r = tensor.reshape %t : tensor<1x1xfloat32>
+%y = arith.sub %x, %r : tensor<1x8xfloat32>
+tile.store %y, %C[%n, %j]
+"""
+    assert is_unchanged(text)
+    filecheck(
+        after(FoldUnitDims(least_rank=2), text, parameters=PARAMETERS),
+        """
+        %j = tensor.iota {axis = 0} : tensor<8xint32>
+        %x = tile.load %A[%n, %j] : tensor<8xfloat32>
+        %s = tensor.reduce %x {kind = "max", axis = 0} : float32
+        %r = tensor.reshape %s : tensor<1xfloat32>
+        %y = arith.sub %x, %r : tensor<8xfloat32>
+        tile.store %y, %C[%n, %j]
+        """,
+    )
+    check_pass(
+        FoldUnitDims(least_rank=2),
+        kernel(PARAMETERS, text),
+        [
+            np.arange(n, dtype=np.float32).reshape(s)
+            for n, s in ((6144, (64, 96)), (96, (1, 96)), (6144, (64, 96)), (96, (4, 3, 8)))
+        ]
+        + [5],
+    )
+
+
 def test_indices_that_other_tiles_use_are_computed_again() -> None:
     # The rows are of tiles with columns, which keep their second dimension, and of a column, which loses it.
     text = """
@@ -166,7 +211,7 @@ tile.store %s, %C[%i, %j]
         "%s = arith.add %y, %z : tensor<16x4x8xfloat32>\n%r = tensor.reshape %s : tensor<64x8xfloat32>\n"
         "%m = tensor.iota {axis = 0} : tensor<64x1xint32>\n%o = tensor.iota {axis = 1} : tensor<1x8xint32>\n"
         "tile.store %r, %C[%m, %o]",
-        ROWS + '%s = tensor.reduce %y {kind = "sum", axis = 1} : tensor<16x8xfloat32>\n'
+        ROWS + '%s = tensor.reduce %y {kind = "abssum", axis = 1} : tensor<16x8xfloat32>\n'
         "%m = tensor.iota {axis = 0} : tensor<16x1xint32>\n%o = tensor.iota {axis = 1} : tensor<1x8xint32>\n"
         "tile.store %s, %C[%m, %o]",
         ROWS.replace("x1x", "x").replace("axis = 2", "axis = 1").replace("<1x1", "<1").replace("<16x1>", "<16x1x1>")

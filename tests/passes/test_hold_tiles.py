@@ -212,13 +212,13 @@ def test_all_tiles_that_move_with_the_loop_get_rings_and_small_ones_do_not() -> 
     assert [each for each in checks if each.status not in ("proved", "tested")] == []
 
 
-def pairs(M, N, *, rows=2, columns=None, fill=0, mean=0):
+def pairs(M, N, *, rows=2, columns=None, fill=0, mean=0, threads=32):
     """Y[m] = X[m] + X[m + rows], and their sums along rows or columns."""
     columns = N if columns is None else columns
 
     @T.prim_func
     def pairs(X: T.Tensor((M, N), "float32"), S: T.Tensor((M,), "float32"), Y: T.Tensor((M, N), "float32")):
-        with T.Kernel(N // columns, threads=32) as part:
+        with T.Kernel(N // columns, threads=threads) as part:
             new = T.alloc_fragment((rows, columns), "float32")
             held = T.alloc_fragment((rows, columns), "float32")
             sums = T.alloc_fragment((rows,), "float32")
@@ -261,6 +261,82 @@ def test_layouts_of_rows_and_columns_are_those_of_the_tile() -> None:
     assert "gl.arange(0, 2, layout=gl.SliceLayout(1, pairs_kernel_of_2x256))[:, None]" in source
     assert "gl.arange(0, 256, layout=gl.SliceLayout(0, pairs_kernel_of_2x256))[None, :]" in source
     assert "gl.convert_layout" not in source
+
+
+@pytest.mark.parametrize(
+    ("rows", "threads", "along", "warps"),
+    [(4, 128, True, "4, 1"), (4, 64, True, "2, 1"), (2, 128, True, "1, 4"), (4, 128, False, "1, 4")],
+)
+def test_warps_have_whole_rows_where_they_are_told_to(rows: int, threads: int, along: bool, warps: str) -> None:
+    configs = {"hold-tiles.along_rows": along, "limit-warps.mode": "off"}
+    kernel = compiled(pairs, rows=rows, threads=threads, pass_configs=configs)
+    assert f"_of_{rows}x256 = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [{warps}], [1, 0]))" in kernel.source
+    assert "along" not in kernel.source
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
+
+
+def two_sums(M, N, *, between="", kind="sum", dtype="float32"):
+    """Y[m] = X[m] * (sum(X[m + 2]) + sum(X[m + 2]^2)), or other reductions."""
+
+    @T.prim_func
+    def two_sums(X: T.Tensor((M, N), dtype), S: T.Tensor((M,), dtype), Y: T.Tensor((M, N), dtype)):
+        with T.Kernel(1, threads=32):
+            new = T.alloc_fragment((2, N), dtype)
+            held = T.alloc_fragment((2, N), dtype)
+            first = T.alloc_fragment((2,), dtype)
+            second = T.alloc_fragment((2,), dtype)
+            third = T.alloc_fragment((2,), dtype)
+            columns = T.alloc_fragment((N,), dtype)
+            scale = T.alloc_fragment((2,), dtype)
+            for turn in T.Pipelined(M // 2 + 1, num_stages=2):
+                T.copy(X[turn * 2, 0], new)
+                T.copy(X[turn * 2 - 2, 0], held)
+                T.reduce_sum(new, first, dim=1)
+                if between == "loads":
+                    T.copy(S[turn * 2], scale)
+                for i, j in T.Parallel(2, N):
+                    new[i, j] *= first[i] if between == "uses" else scale[i] if between == "loads" else new[i, j]
+                if between == "columns":
+                    T.reduce_sum(new, columns, dim=0)
+                    for i, j in T.Parallel(2, N):
+                        held[i, j] *= columns[j]
+                elif kind == "sum":
+                    T.reduce_sum(new, second, dim=1)
+                else:
+                    T.reduce_max(new, second, dim=1)
+                for i, j in T.Parallel(2, N):
+                    new[i, j] += 1
+                if between != "columns":
+                    T.reduce_sum(new, third, dim=1)
+                    for i, j in T.Parallel(2, N):
+                        held[i, j] *= second[i] + third[i]
+                for i, j in T.Parallel(2, N):
+                    held[i, j] *= first[i]
+                T.copy(held, Y[turn * 2 - 2, 0])
+
+    return two_sums
+
+
+@pytest.mark.parametrize(
+    ("options", "joined"),
+    [
+        ({}, "first, second"),  # and the third by itself
+        ({"between": "loads"}, "second, third"),
+        ({"between": "uses"}, "second, third"),
+        ({"between": "columns"}, ""),
+        ({"kind": "max"}, ""),
+        ({"dtype": "float16"}, ""),
+    ],
+)
+def test_two_sums_of_a_shape_are_exchanged_at_once(options: dict[str, Any], joined: str) -> None:
+    kernel = compiled(two_sums, pass_configs={"fold-rows.enabled": False}, **options)
+    assert is_held(kernel)
+    found = re.findall(r"^ +(\w+, \w+) = gl\.reduce\(\((\w+)_terms, new\), 1, _add_two\)$", kernel.source, re.M)
+    assert found == ([(joined, joined.split(",")[0])] if joined else [])
+    assert kernel.source.count("_terms = new\n") == kernel.source.count("gl.reduce(") == len(found)
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []
 
 
 @pytest.mark.parametrize(
@@ -353,7 +429,7 @@ def test_what_the_kernel_adds_to_is_no_held_tile() -> None:
 
 @pytest.mark.parametrize(
     ("words", "threads", "held"),
-    [(8, 64, 1), (32, 64, 1), (128, 256, 4), (128, 128, 1), (256, 64, 4)],
+    [(8, 64, 1), (32, 64, 1), (128, 256, 4), (128, 128, 1), (256, 64, 1)],
 )
 def test_a_warp_has_all_of_a_small_tile_or_each_thread_its_own(words: int, threads: int, held: int) -> None:
     """Of what others write meanwhile two threads would see two values."""
@@ -403,3 +479,68 @@ def test_places_that_the_loop_carries_stay_in_triton() -> None:
         return walked
 
     assert not is_held(compiled(walked))
+
+
+def after_a_kernel(M, N, *, early="", others="", launch_pdl=True):
+    """Y[m] = X[m] - sum(X[m + 2]) * numbers, of a workspace that a kernel before fills."""
+
+    @T.prim_func
+    def after_a_kernel(X: T.Tensor((M, N), "float32"), Z: T.Tensor((M, N), "float32"), Y: T.Tensor((M, N), "float32")):
+        numbers = T.alloc_global((N,), "float32")
+        kept = T.alloc_global((2, N), "float32")
+        with T.Kernel(1, threads=32, launch_pdl=launch_pdl):
+            some = T.alloc_fragment((N,), "float32")
+            T.fill(some, 2.0)
+            if others:
+                T.copy({"X": X, "Z": Z}[others][0, 0], some)
+            T.copy(some, numbers)
+        with T.Kernel(2, threads=32, launch_pdl=launch_pdl) as group:
+            new = T.alloc_fragment((N,), "float32")
+            held = T.alloc_fragment((N,), "float32")
+            factor = T.alloc_fragment((N,), "float32")
+            total = T.alloc_var("float32")
+            T.fill(factor, 1.0)
+            if early == "reads":
+                T.copy(numbers, factor)
+            if early == "writes":
+                T.copy(X[group, 0], factor)
+                T.copy(factor, kept[group, 0])
+            if early == "goes round":
+                for _ in T.serial(group):
+                    T.copy(numbers, factor)
+            for turn in T.Pipelined(8, num_stages=3):
+                T.copy(X[turn * 2 + group, 0], new)
+                T.copy(X[turn * 2 + group - 2, 0], held)
+                if not early:
+                    T.copy(numbers, factor)
+                T.reduce_sum(new, total, dim=0)
+                for j in T.Parallel(N):
+                    held[j] -= total * factor[j]
+                T.copy(held, Y[turn * 2 + group - 2, 0])
+
+    return after_a_kernel
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({}, "late"),
+        ({"launch_pdl": False}, ""),
+        ({"early": "reads"}, "first"),
+        ({"early": "writes"}, "first"),
+        ({"early": "goes round"}, "first"),
+        ({"others": "X"}, "first"),
+        ({"others": "Z"}, "first"),
+    ],
+)
+def test_first_tiles_are_asked_for_before_the_kernel_before_ends(options: dict[str, Any], place: str) -> None:
+    kernel = compiled(after_a_kernel, **options)
+    assert is_held(kernel) and "awaits" not in kernel.source
+    text = kernel.source[kernel.source.index("def after_a_kernel_kernel_2(") :]
+    marks = {"gdc_wait()": "wait", "gl.program_id": "id", "for ahead in": "ahead", "for turn in": "turn"}
+    order = [name for _, name in sorted((text.index(mark), name) for mark, name in marks.items() if mark in text)]
+    assert order == {
+        "late": ["id", "ahead", "wait", "turn"], "": ["id", "ahead", "turn"], "first": ["wait", "id", "ahead", "turn"],
+    }[place]  # fmt: skip
+    checks = kernel.verify(seconds=20).checks
+    assert [each for each in checks if each.status not in ("proved", "tested")] == []

@@ -29,6 +29,7 @@ COMBINE_FUNCTIONS = {
     "_multiply": "a * b",
     "_second": "b",
     "_linear": "f * g, g * a + b",
+    "_add_two": "f + g, a + b",
     "_and": "a & b",
     "_or": "a | b",
     "_maximum": "tl.maximum(a, b)",
@@ -40,7 +41,7 @@ COMBINE_FUNCTIONS = {
 
 def combine_function(name: str) -> str:
     """The text of a combining function."""
-    arguments = "f, a, g, b" if name == "_linear" else "a, b"
+    arguments = "f, a, g, b" if name in ("_linear", "_add_two") else "a, b"
     return f"@triton.jit\ndef {name}({arguments}):\n    return {COMBINE_FUNCTIONS[name]}"
 
 

@@ -47,7 +47,8 @@ class KernelWriter:
             if self.is_annotated(value) and value.dtype != "bool":
                 # Triton's own interpreter goes by the number's size and not by the annotation.
                 self.line(f"{self.name(value)} = tl.cast({self.name(value)}, {TRITON_TYPES[value.dtype]})")
-        self.overlap()
+        if not self.awaits_late:
+            self.overlap()
         self.block(self.launch.body)
         return [self.decorator(), f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
 
@@ -56,6 +57,11 @@ class KernelWriter:
         take the room of those that run."""
         for line in self.overlapping:
             self.line(line)
+
+    @property
+    def awaits_late(self) -> bool:
+        """Whether the kernel waits for the one before at a place of its own."""
+        return "awaits" in dict(self.launch.options)
 
     @property
     def overlapping(self) -> list[str]:

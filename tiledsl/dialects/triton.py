@@ -13,7 +13,7 @@ from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import INT32, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
-OURS = ("emitter", "groups", "triggers")  # options of a launch that Triton is not told
+OURS = ("emitter", "groups", "triggers", "awaits", "along")  # options of a launch that Triton is not told
 
 
 class LaunchOp(Operation):
@@ -22,8 +22,9 @@ class LaunchOp(Operation):
     Buffers among `arguments` are seen inside as pointers to their first element, results of `triton.descriptor` as
     descriptors, of which load_block and store_block know. `options` are (name, value) pairs for the launch: num_warps,
     num_stages, num_ctas, maxnreg, launch_pdl; and who writes the kernel: `emitter`, for Gluon with as many `groups` of
-    num_warps, which run apart. `remarks` are sentences for people. `unspecialized` are the numbers of
-    arguments for whose values Triton need not compile anew.
+    num_warps, which run apart; `triggers`: the next kernel may begin; `awaits`: where it waits for the one before, if
+    not at its start; `along`: what warps lie along. `remarks` are sentences for people. `unspecialized` are the numbers
+    of arguments for whose values Triton need not compile anew.
 
     Example: `triton.launch [%gx], [%A, %n] {sym_name = "copy_kernel"} (%A_ptr: *float16, %size: int32) { ... }`
     """

@@ -209,7 +209,7 @@ class SourceModule:
             "triton.tools.tensor_descriptor": described,
             "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
             "triton.language.extra.cuda": SimpleNamespace(
-                gdc_wait=self.language.gdc_wait, gdc_launch_dependents=lambda: None
+                gdc_wait=self.language.gdc_wait, gdc_launch_dependents=self.language.gdc_launch_dependents
             ),
         }  # fmt: skip
 
@@ -287,6 +287,7 @@ class Jitted:
             ]
             language = self.module.language
             language.grid = (*map(int, grid), 1, 1)[:3]
+            language.launch()
             for point in itertools.product(*(range(size) for size in reversed(language.grid))):
                 language.program = tuple(reversed(point))
                 language.num_warps = int(options.get("num_warps", 4))

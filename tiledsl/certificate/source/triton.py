@@ -38,6 +38,7 @@ class Descriptor:
     def places(self, starts: Sequence[Any]) -> tuple[Any, Any]:
         """The indices of a block's elements, and which of them lie inside."""
         self.language.touch()
+        self.language.written = None
         if len(starts) != len(self.block):
             raise ExecutorError(f"{len(starts)} starts for a block {self.block}")
         return block_places(self.array, self.element, starts, self.block, range(len(self.block)), len(self.block))
@@ -67,6 +68,8 @@ class Language:
         self.program: tuple[int, ...] = ()
         self.grid: tuple[int, ...] = ()
         self.must_wait = False  # the program began while the kernel before may still write
+        self.before: set[int] | None = None  # what the kernel before wrote; None if that is not known
+        self.written: set[int] | None = None  # what this kernel has written
         self.said: set[str] = set()  # the messages of prints and assertions that were reached
 
     def module(self) -> SimpleNamespace:
@@ -105,11 +108,19 @@ class Language:
         """A tensor, or a Python number, in an element type."""
         return lift(self.algebra, value, dtype).to(DType(dtype))
 
+    def launch(self) -> None:
+        """Called before the programs of a kernel run."""
+        self.before, self.written = self.written, set()
+
     def gdc_wait(self) -> None:
         self.must_wait = False
 
+    def gdc_launch_dependents(self) -> None:
+        if self.must_wait:
+            raise ExecutorError("the next kernel may begin before the kernel before has ended")
+
     def touch(self) -> None:
-        """Called before each access to global memory."""
+        """Called before an access to global memory that the kernel before may have written."""
         if self.must_wait:
             raise ExecutorError("global memory is touched before the kernel before is waited for")
 
@@ -236,7 +247,9 @@ class Language:
         made = self.algebra.reduce(kind, axis, x.element)(x.array)
         return x.like(np.expand_dims(made, axis) if keep_dims else made)
 
-    def reduce(self, x: Tensor, axis: int, combine: Callable[..., Tensor]) -> Tensor:
+    def reduce(self, x: Any, axis: int, combine: Callable[..., Any]) -> Any:
+        if isinstance(x, tuple):  # _add_two: Triton's own adds each in the same order
+            return tuple(self._reduced("sum", each, axis) for each in x)
         lines = np.moveaxis(x.array, axis, 0)
         total = x.like(lines[0])
         for line in lines[1:]:
@@ -299,11 +312,15 @@ class Language:
 
     # Memory
 
-    def _memory(self, pointer: Any) -> Memory:
-        self.touch()
+    def _memory(self, pointer: Any, is_read: bool = False) -> Memory:
         if not isinstance(pointer, Tensor) or pointer.memory is None:
             raise ExecutorError(f"memory is accessed through {pointer!r}")
-        return pointer.memory
+        memory = pointer.memory
+        if not is_read or self.before is None or id(memory) in self.before:
+            self.touch()
+        if not is_read and self.written is not None:
+            self.written.add(id(memory))
+        return memory
 
     def load(self, pointer: Tensor, mask: Any = None, other: Any = None, **_: Any) -> Tensor:
         mask = None if mask is None else self._lift(mask)
@@ -311,7 +328,7 @@ class Language:
         shape = spread([each for each in (pointer, mask) if each is not None])
         if shape != pointer.shape:
             raise ExecutorError(f"{mask!r} masks {pointer!r}")
-        memory = self._memory(pointer)
+        memory = self._memory(pointer, is_read=True)
         given = self.algebra.poison(dtype) if other is None else self._as(dtype, other).array
         return self.tensor(memory.read(pointer.array, None if mask is None else mask.array, given, shape), dtype)
 

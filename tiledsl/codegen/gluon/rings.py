@@ -18,7 +18,7 @@ turn asks for one more before it waits for its own:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from math import prod
 
 from tiledsl.analysis.gluon.slices import needed_for
@@ -26,9 +26,9 @@ from tiledsl.codegen.expressions import ADD, ATOM, Expression, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.kernels import KernelWriter
-from tiledsl.dialects import scf, tensor, triton
+from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, Shape
 
 LOAD = '_load_ahead = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared'
@@ -43,7 +43,7 @@ class RingExpressions(GluonExpressions):
             return self.combined("gl.associative_scan", "_add", f"{self.text(op.source)}, {op.axis}")
         if isinstance(op, tensor.ReduceOp):
             text = Expressions.reduce(self, op).text
-            return Expression(self._moved(text, op) if op.out.shape else text)
+            return Expression(self.moved(text, op))
         if isinstance(op, tensor.ReshapeOp):
             if len(op.out.shape) == 2 and op.out.shape[0] == 1:
                 return Expression(f"{self.value(op.source).at(ATOM)}[None, :]")
@@ -53,11 +53,30 @@ class RingExpressions(GluonExpressions):
                 return self.full((1,), self.text(op.source), op.out.dtype)
         return super().operation(op)
 
-    def _moved(self, text: str, op: tensor.ReduceOp) -> str:
+    def moved(self, text: str, op: tensor.ReduceOp) -> str:
         """What is left of a tile, in the layout of so many elements."""
+        if not op.out.shape:
+            return text
         wanted = self.layouts.of(op.out.shape)
         given = f"gl.SliceLayout({op.axis}, {self.layouts.of(op.source.shape)})"
         return text if wanted == given else f"gl.convert_layout({text}, {wanted})"
+
+
+def _pairs(region: Region, inlined: Collection[Operation]) -> Iterator[tuple[tensor.ReduceOp, tensor.ReduceOp]]:
+    """Sums, and others before them that are reduced with them: of tiles of the same shape along the same axis, with
+    nothing but elementwise operations between, none of which takes the first sum. Threads exchange both at once."""
+    first: tensor.ReduceOp | None = None
+    for op in region:
+        for each in op.regions:
+            yield from _pairs(each, inlined)
+        if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op not in inlined:
+            if first and (first.source.type, first.axis) == (op.source.type, op.axis) and op.source.dtype == "float32":
+                yield op, first
+                first = None
+            else:
+                first = op
+        elif first and (not isinstance(op, arith.Elementwise) or first.out in op.operands):
+            first = None
 
 
 class RingWriter(KernelWriter):
@@ -82,6 +101,12 @@ class RingWriter(KernelWriter):
         self.layouts = Layouts({shape: self._name(shape) for shape in whole}, rows, {}, {})
         self.expressions = RingExpressions(self.variables, self.layouts)
         self.awaited = False
+        self.pairs = dict(_pairs(launch.body, self.variables.inlined))
+        self.terms = {first: self.names.claim(f"{first.out.name or 'total'}_terms") for first in self.pairs.values()}
+
+    @property
+    def is_along_rows(self) -> bool:
+        return bool(dict(self.launch.options).get("along"))
 
     def _loops(self) -> list[scf.ForOp]:
         return [op for op in self.launch.body.walk() if isinstance(op, scf.ForOp)]
@@ -94,14 +119,17 @@ class RingWriter(KernelWriter):
 
     def _layout(self, shape: Shape) -> str:
         """As many neighbours in a thread as it copies at once. Of what is loaded otherwise each warp has all, or each
-        thread elements of its own: other blocks may write them meanwhile, and two threads see two values."""
+        thread elements of its own: other blocks may write them meanwhile, and two threads see two values. Along rows,
+        each warp has all of its rows."""
         bits = [ELEMENTS[op.out.dtype].bits for op in self.own.values() if op.out.shape == shape]
         warps = self.launch.warps
-        among = 32 if shape[-1] < 32 * warps else 32 * warps
-        held = _VECTOR * 8 // min(bits) if bits else max(1, shape[-1] // among)
+        down = warps if self.is_along_rows and shape[0] % warps == 0 else 1
+        across = warps // down
+        small = shape[-1] < 32 * across
+        held = _VECTOR * 8 // min(bits) if bits else max(1, shape[-1] // 32) if small else 1
         if len(shape) == 1:
             return f"gl.BlockedLayout([{held}], [32], [{warps}], [0])"
-        return f"gl.BlockedLayout([{1 if bits else shape[0]}, {held}], [1, 32], [1, {warps}], [1, 0])"
+        return f"gl.BlockedLayout([{1 if bits else shape[0] // down}, {held}], [1, 32], [{down}, {across}], [1, 0])"
 
     def line(self, text: str) -> None:
         super().line(re.sub(r"\btl\.", "gl.", text))
@@ -164,8 +192,22 @@ class RingWriter(KernelWriter):
         elif isinstance(op, triton.LoadOp) and op.ring:
             self.origin(op)
             self.held(op)
+        elif isinstance(op, tensor.ReduceOp) and op in self.terms:
+            self.line(f"{self.terms[op]} = {self.expressions.text(op.source)}")
+        elif isinstance(op, tensor.ReduceOp) and op in self.pairs:
+            self.origin(op)
+            self.two_sums(self.pairs[op], op)
         else:
             super().statement(op)
+
+    def two_sums(self, first: tensor.ReduceOp, second: tensor.ReduceOp) -> None:
+        given = f"({self.terms[first]}, {self.expressions.text(second.source)}), {second.axis}"
+        text = self.expressions.combined("gl.reduce", "_add_two", given).text
+        self.line(f"{self.name(first.out)}, {self.name(second.out)} = {text}")
+        for op in (first, second):
+            name = self.name(op.out)
+            if (laid_out := self.expressions.moved(name, op)) != name:
+                self.line(f"{name} = {laid_out}")
 
     def atomic_load(self, op: triton.AtomicOp, pointer: str, mask: str) -> str:
         """A load, which Gluon makes once: a warp has all of it, or each thread elements of its own (_layout)."""
@@ -182,6 +224,8 @@ class RingWriter(KernelWriter):
         turns, turn = self.expressions.text(op.upper), self.name(op.index)
         self.line(f"for ahead in gl.static_range({self.ahead}):")
         self.ask("ahead", turns, lambda places: "ahead")
+        if self.awaits_late:
+            self.overlap()
         self.line(f"for {turn} in range({turns}):")
         self.ask(f"{turn} + {self.ahead}", turns, lambda places: f"({turn} + {self.ahead}) % {places}")
         self.awaited = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ import tiledsl
 from tests.passes.gluon.test_limits import loops
 from tests.passes.ir_cases import kernel_of, program
 from tests.support import turn_programs
+from tests.support.example_modules import load_example
 from tiledsl.analysis.gluon.estimate import (
     COSTS,
     Launch,
@@ -162,6 +165,7 @@ def test_what_gains() -> None:
     few = gained(one, 1, threads=128, blocks=132)
     assert few > 1.5 * gained(one, 1, threads=128)  # for which there is no second block
     assert few < gained(one, 1, threads=128, blocks=133) * 2
+    assert gained(one, 0, threads=128) == pytest.approx(0.3845, abs=0.0001)
 
 
 def test_tiles_that_do_not_fit_registers_are_spilled() -> None:
@@ -177,9 +181,32 @@ def test_tiles_that_do_not_fit_registers_are_spilled() -> None:
         (128, None, {"rows": 64}, 4),
         (128, None, {"columns": 128, "width": 256}, 1),  # 255 registers: two fit these, and one its shared memory
         (256, None, {"columns": 128, "depth": 128, "width": 128}, 1),
+        (128, None, {"rows": 64, "width": 128}, 2),  # three stages of 24 KiB each
         (256, 132, {}, 1),
         (256, 133, {}, 2),
     ],
 )
 def test_blocks_beside_each_other(threads: int, blocks: int | None, sizes: dict[str, int], beside: int) -> None:
     assert blocks_beside(loops(**sizes), Launch(threads // 32, blocks), H200) == beside
+
+
+LARGE = {"batch": 4, "heads": 32, "kv_heads": 32, "queries": 4096, "keys": 4096}
+
+
+@pytest.mark.parametrize(
+    ("example", "function", "sizes", "speed"),
+    [
+        ("attention", "attention", {"dim": 128}, 1.369),
+        ("attention", "attention", {"dim": 64, "causal": True}, 1.349),  # as many turns as a value says
+        ("attention", "attention", {"dim": 192, "block_N": 64}, 1.326),  # in parts of 128 and 64 columns
+        ("attention_backward", "gradients_at_once", {"dim": 64}, 1.215),  # products of tiles first
+        ("attention_backward", "gradients_at_once", {"dim": 128, "causal": True}, 1.226),
+        ("attention_backward", "key_value_gradients", {"dim": 64}, 0.644),  # tiles that two turns read
+        ("attention_backward", "query_gradient", {"dim": 64}, 0.565),
+    ],
+)
+def test_what_is_estimated_of_examples(example: str, function: str, sizes: dict[str, Any], speed: float) -> None:
+    made = getattr(load_example(example), function).function
+    kernel = tiledsl.jit(made, target="cuda:90").compile(**LARGE, **sizes)
+    (said,) = re.findall(r"estimated to run at ([\d.]+) of Triton's speed", " ".join(kernel.remarks))
+    assert float(said) == speed and ("@gluon.jit" in kernel.source) == (speed >= 1.1)

@@ -232,4 +232,4 @@ def _scheduled(loop: TileLoop, has_rows: bool) -> list[Operation]:
 
 
 def _body(loop: TileLoop) -> list[Operation]:
-    return [op for op in loop.op.body if not op.is_terminator and not isinstance(op, LOADS)]
+    return [op for op in loop.op.body if not op.is_terminator]

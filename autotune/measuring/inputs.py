@@ -72,7 +72,11 @@ def kernel_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, A
         names = ", ".join(map(repr, params))
         raise TileError(f"autotune: {source} gives {len(inputs)} inputs; {kernel.name} takes {len(params)} ({names})")
     inputs = [item.to(device) if hasattr(item, "data_ptr") and item.device.type != device else item for item in inputs]
-    kernel.check(params, inputs)
+    try:
+        kernel.check(params, inputs)
+    except TileError as error:
+        error.notes.append(f"{source} gives it")
+        raise
     return inputs
 
 

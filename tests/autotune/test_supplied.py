@@ -35,6 +35,15 @@ def tuned(**options: Any) -> Any:
     return tiledsl.autotune(**options)(tiledsl.jit(out_idx=-1)(scaled))
 
 
+def test_who_gives_an_input_that_does_not_fit_is_named() -> None:
+    with pytest.raises(tiledsl.TileError, match="A must be float32, but the tensor is int64") as caught:
+        tuned(supply_prog=lambda params: [torch.zeros(64, dtype=torch.int64), 2.0])()
+    assert caught.value.notes[-1] == "supply_prog gives it"
+    with set_autotune_inputs(torch.zeros(64), "2"), pytest.raises(tiledsl.TileError, match="scalar, not str") as caught:
+        tuned()()
+    assert caught.value.notes[-1] == "set_autotune_inputs gives it"
+
+
 def test_a_supply_prog_that_raises() -> None:
     with pytest.raises(tiledsl.TileError, match="supply_prog raises ZeroDivisionError") as caught:
         tuned(supply_prog=lambda params: 1 // 0)()

@@ -706,7 +706,7 @@ REFUSED = {
         """tile.parallel {extents = (4,)} (%i: int32) { %t = tile.alloc : buffer<float32, local>
            tile.parallel {extents = (8,)} (%j: int32) { %f = arith.cast %j : float32 tile.store %f, %t }
            %y = tile.load %t : float32 tile.store %y, %v[%i] }""",
-        "write the same element of v",
+        "t has a value for each iteration of T.Parallel, so none after it",
     ),
     "a reducer inside": (
         """PAR { %r = tile.alloc : buffer<4*float32, fragment> %x = tile.load %A[%i, %j] : float32

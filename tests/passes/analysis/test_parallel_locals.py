@@ -65,10 +65,49 @@ def checked(body: str, after: str = "") -> str:
         # what is the same in all points, and what is allocated for each, may be handed on
         (f"{READ} {WRITE.replace('%i', '%s')}", True),
         (f"%m = tile.alloc : buffer<1*int32, local> {READ.replace('%l', '%m')} {WRITE.replace('%l', '%m')}", True),
+        (
+            f"%m = tile.alloc : buffer<1*int32, local> {READ.replace('%l', '%m')} {WRITE} {READ.replace('%x', '%y')}",
+            True,
+        ),
     ],
 )
 def test_values_from_one_iteration_to_the_next(body: str, is_private: bool) -> None:
     assert checked(body) == ("" if is_private else KEEPS)
+
+
+def within(body: str, extent: int = 4) -> str:
+    return f"tile.parallel {{extents = ({extent},)}} (%j: int32) {{ {body} }}"
+
+
+OWN = "%m = tile.alloc : buffer<1*int32, local>"
+READ_M, SAME_M, OTHER_M = "%y = tile.load %m[%c0] : int32", "tile.store %i, %m[%c0]", "tile.store %j, %m[%c0]"
+STAYS = "m keeps a value from one iteration to the next"
+ENDS = "m has a value for each iteration of T.Parallel, so none after it"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (f"{OWN} {SAME_M} {within(READ_M)}", ""),
+        (f"{OWN} {within(SAME_M)} {READ_M}", ""),  # all points of the inner one write the same
+        (f"{OWN} {within(f'{OTHER_M} {READ_M}')} {within(f'{OTHER_M} {READ_M}')}", ""),
+        (f"{OWN} {within(OTHER_M)} {SAME_M} {READ_M} {within(READ_M)}", ""),
+        (f"{OWN} {SAME_M} {READ_M} {within(OTHER_M)}", ""),
+        (f"{within(f'{OWN} {OTHER_M}')}", ""),
+        (f"{OWN} {within(OTHER_M)} {READ_M}", ENDS),
+        (f"{OWN} {SAME_M} {within(OTHER_M)} {READ_M}", ENDS),
+        (f"{OWN} {within(OTHER_M)} {within(READ_M)}", ENDS),
+        (f"{OWN} {within(OTHER_M)} {within(READ_M, 5)}", ENDS),
+        (f"{OWN} {SAME_M} {within(f'{READ_M} {OTHER_M}')}", STAYS),
+        (f"{OWN} {SAME_M} {loop('%c0', '%c3', body=f'{READ_M} {within(OTHER_M)}')}", ENDS),
+        (f"{OWN} {SAME_M} {loop('%c0', '%c3', body=f'{within(OTHER_M)} {SAME_M} {READ_M}')} {READ_M}", ""),
+        (f"{OWN} {SAME_M} {loop('%c0', '%c3', body=within(OTHER_M))} {READ_M}", ENDS),
+        (f"{OWN} {SAME_M} scf.while {{ {READ_M} scf.condition %t }} {{ {within(OTHER_M)} scf.yield }}", ENDS),
+        (f"{OWN} {SAME_M} scf.if %t {{ {within(OTHER_M)} scf.yield }} {{ scf.yield }} {READ_M}", ENDS),
+    ],
+)
+def test_values_of_the_points_of_an_inner_parallel(body: str, message: str) -> None:
+    assert checked(body) == message
 
 
 @pytest.mark.parametrize(

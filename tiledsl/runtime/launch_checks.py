@@ -174,9 +174,7 @@ _KEPT_BITS = {"int32": 31, "int64": 63}
 
 
 def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
-    import torch
-
-    if isinstance(argument, torch.Tensor) or not isinstance(argument, (int, float)):
+    if not isinstance(argument, (int, float)):
         notes = [f"pass the number that {param.name}.item() gives"] if hasattr(argument, "item") else []
         wanted = f"{param.name} is a {param.dtype} scalar, not {type(argument).__name__}"
         raise TileError(f"{kernel}: {wanted}", notes=notes, code="wrong-argument")

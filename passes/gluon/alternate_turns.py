@@ -30,11 +30,13 @@ def is_wide(body: Region) -> bool:
 def alternate_turns(found: TileLoops, warps: int, left: int) -> int:
     """Have two groups take the turns of the only loop; what is left of so many bytes of shared memory beside the rows
     that they tell each other. Raises NotRecognised where they cannot."""
-    loop = found.loops[0]
+    *others, loop = found.loops
     if warps != WARPS:
         raise NotRecognised(f"groups take turns in blocks of {32 * WARPS} threads, not {32 * warps}", loop.op)
-    if len(found.loops) > 1 or not found.kept:
-        raise NotRecognised("groups take turns in one loop, before which tiles are loaded", found.loops[-1].op)
+    if others or not found.kept:
+        raise NotRecognised("groups take turns in one loop, before which tiles are loaded", loop.op)
+    if loop.op.num_stages < PAIR:
+        raise NotRecognised(f"groups that take turns need tiles of {PAIR} turns in shared memory", loop.op)
     sums = sums_of_groups(loop)
     wrong = why_not(loop.op, sums)
     if wrong is not None:

@@ -221,6 +221,7 @@ REFUSED = {
     "128 threads": (scored(threads=128), "groups take turns in blocks of 256 threads, not 128"),
     "128 rows": (scored(rows=128), "groups that take turns multiply 64 rows of 16 bits"),
     "in a loop": (scored(times=3), "a loop whose turns groups take in turn stands in another"),
+    "one stage": (decode(dim=512, keys=256, block=128), "groups that take turns need tiles of 2 turns in shared"),
     "of the sum": (scored(kind="of the sum"), "2 groups that take turns need sums of their own, and have [[], []]"),
     "written": (scored(kind="written"), "memory is written in a turn that one group alone computes"),
     "of scores": (scored(kind="of scores"), "a product's left operand does not tell that the first products of its"),
@@ -235,3 +236,21 @@ def test_what_groups_cannot_take_turns_at(name: str) -> None:
     program, reason = REFUSED[name]
     kernel = tiledsl.compile(program, target="cuda:90", pass_configs=ALTERNATE)
     assert "alternate" not in kernel.ir("triton") and reason in kernel.remarks[0], kernel.remarks
+
+
+LEFT = (227 - 1 - 44) * 1024  # beside tiles and barriers
+
+
+@pytest.mark.parametrize("lacking", [0, 1, 1000])
+def test_what_is_told_takes_what_is_left_of_shared_memory(lacking: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter((LEFT, lacking))
+    monkeypatch.setattr("tiledsl.passes.gluon.alternate_turns.tensor_bytes", lambda value: next(sizes))
+    kernel = tiledsl.compile(decode(), target="cuda:90", pass_configs=ALTERNATE)
+    said = f"what groups tell each other needs {lacking} bytes more of shared memory"
+    assert said in kernel.remarks[0] if lacking else "alternate = " in kernel.ir("triton")
+
+
+def test_a_group_of_all_warps_runs_what_has_one_stage() -> None:
+    program = decode(dim=512, keys=256, block=128)
+    kernel = tiledsl.compile(program, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    assert "@gluon.jit" in kernel.source and "alternate = " not in kernel.ir("triton")

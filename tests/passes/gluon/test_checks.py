@@ -158,6 +158,12 @@ NOT_ALTERNATING: dict[str, tuple[str, str, str]] = {
     "the other's sum": ("gluon.rescale %acc_1,", "gluon.rescale %acc_64_1,", "of a sum that one group alone has"),
     "both sums": ("arith.mul %acc_64, %inverse_1", "arith.mul %acc_64, %acc", "computed of the sums of both groups"),
     "no first product": ("tensor.dot %q, %k_t, %5", "tensor.dot %q, %k_t, %acc_1", "a turn begins with no product"),
+    "a first product of carried rows": (
+        "%s = tensor.dot %q, %k_t, %5",
+        "%h = tensor.reshape %highest_2 : tensor<64x1xfloat32>\n%b = tensor.broadcast %h : tensor<64x64xfloat32>\n"
+        "%s = tensor.dot %q, %k_t, %b",
+        "a turn begins with no product that needs nothing of other turns",
+    ),
     "transposed weights": (
         "%acc_3 = tensor.dot %weights,",
         "%w = tensor.transpose %weights {permutation = (1, 0)} : tensor<64x64xfloat16>\n%acc_3 = tensor.dot %w,",

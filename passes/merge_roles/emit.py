@@ -152,8 +152,8 @@ class Emitter:
                 self._step(item, mapping, place, branches)
             else:
                 self._loop(item, place)
-        for _, _, branch in branches[:1]:
-            _close(branch)
+        if branches:
+            _close(branches[0][2])
 
     def _pure(
         self, item: Step, mapping: dict[Value, Value], region: Region, branches: list[tuple[object, bool, scf.IfOp]]
@@ -248,7 +248,7 @@ class Emitter:
         copies = [each for step in steps for each in step.op.walk() if isinstance(each, thread.AsyncOp)]
         accesses = [access for copy in copies for inner in copy.walk() for access in accesses_of(inner, "shared")]
         filled = {buffer for buffer, _, writes in accesses if writes}
-        tiles = [op.out for op in of_kinds(self.kernel.walk(), tile.AllocOp) if tile.is_on_chip(op.out)]
+        tiles = [op.out for op in of_kinds(self.kernel.walk(), tile.AllocOp)]
         shared = [value for value in tiles if tile.buffer_type(value).scope == "shared"]
         return bool(copies) and sum(map(_bytes, [*shared, *filled])) <= self.room
 

@@ -604,8 +604,7 @@ def accesses_of(op: Operation, *scopes: str) -> list[tuple[Value, Any, bool]]:
         buffers = [value for value in op.operands if isinstance(value.type, BufferType)]
         for effect, writes in ((Effect.READ, False), (Effect.WRITE, True)):
             if effect in op.effects:
-                of = buffers if Effect.READ in op.effects else buffers[-1:]
-                found += [(each, _box(each, [], []), writes) for each in of]
+                found += [(each, _box(each, [], []), writes) for each in buffers]
     return [
         (root(buffer), box if root(buffer) is buffer else _box(root(buffer), [], []), writes)
         for buffer, box, writes in found

@@ -20,17 +20,13 @@ def take_last_turns(region: Region, threads: Threads) -> bool:
     """
     keys = Keys(set())
     loops = [op for op in of_kinds(region.walk(), scf.ForOp) if threads.divides(op) and not op.inits]
+    loops = [op for op in loops if constant_of(op.lower) == 0 and constant_of(op.step) == 1]
     done = False
     for loop in loops:
         found = _last_turn(loop, threads)
-        if found is None or constant_of(loop.lower) != 0 or constant_of(loop.step) != 1:
-            continue
-        for other in loops:
-            if (
-                keys.of(other.upper) == keys.of(loop.upper)
-                or constant_of(other.lower) != 0
-                or constant_of(other.step) != 1
-            ):
+        for other in loops if found is not None else ():
+            assert found is not None, "there are others only then"
+            if keys.of(other.upper) == keys.of(loop.upper):
                 continue
             if _is_or_follows(other.upper, loop.upper, keys) and _says(found.condition, loop.upper, other.upper, keys):
                 _take(loop, found, other.upper)

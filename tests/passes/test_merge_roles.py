@@ -601,6 +601,9 @@ def test_guards_in_guards() -> None:
     body = split(branch("%p", branch("%q", LOAD) + GIVE), branch("%p", TAKE))
     nested = IF.format("%p", IF.format("%q", LOAD) + f"{X_TO_S}\n{S_TO_Y}")
     check(body, S + nested)
+    load, *uses = LOAD.split("\n")  # a value of the outer one may be used in the inner one
+    body = split(branch("%p", f"{load}\n" + branch("%q", "\n".join(uses)) + GIVE), branch("%p", TAKE))
+    check(body, S + IF.format("%p", f"{load}\n" + IF.format("%q", "\n".join(uses)) + f"{X_TO_S}\n{S_TO_Y}"))
 
 
 def test_guards_that_differ() -> None:

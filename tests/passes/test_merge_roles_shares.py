@@ -974,6 +974,7 @@ def turned(
     other: str,
     *,
     bounds: tuple[str, str] = ("%c0", "%c1"),
+    around: tuple[str, str] = ("%c0", "%c1"),
     behind: str = "",
     inner: str = "thread.wait %bar, %c0, %c0",
     swapped: bool = False,
@@ -994,7 +995,7 @@ def turned(
         scf.yield
         }}"""
     theirs = f"""{other}
-        scf.for %c0, %w, %c1 (%z: int32) {{
+        scf.for {around[0]}, %w, {around[1]} (%z: int32) {{
         thread.arrive %bar, %c0
         scf.yield
         }}"""
@@ -1088,6 +1089,8 @@ def test_what_stands_behind_a_loop_is_no_last_turn(own: str, last: str, other: s
     [
         {"bounds": ("%c1", "%c1")},
         {"bounds": ("%c0", "%c2")},
+        {"around": ("%c1", "%c1")},
+        {"around": ("%c0", "%c2")},
         {"behind": "tile.fill %c1.0, %s"},
         {"inner": "tile.fill %c1.0, %s"},
     ],

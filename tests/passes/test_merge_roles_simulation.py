@@ -130,6 +130,7 @@ OF_VARIABLE = (
     "%st = tile.alloc : buffer<int32, local>;%more = arith.add %n, %c3 : int32;tile.store %more, %st[];"
     "%p = tile.load %st[] : int32;%m = arith.floordiv %p, %c4 : int32;loop m"
 )
+OF_LOADED = "%v = tile.load %I[%c3] : int32;%m = arith.floordiv %v, %c4 : int32;loop m"
 NEGATIVE = (
     '%g = arith.neg %n : int32;%b = arith.cmp %g, %c0 {{predicate = "gt"}} : bool;scf.if %b {{;{};scf.yield }} '
     "{{ scf.yield }}"
@@ -518,6 +519,23 @@ QUESTION = f"{MANY.format(2)}"
                 ],
             )
             for behind in ("", f";{BEHIND.format('%m')}")
+        ),
+        (
+            # A loaded number of which more than the turns is computed: of 8 more there are two turns more.
+            f"{OF_LOADED};{PRODUCER};%e = arith.add %v, %c8 : int32;%f = arith.floordiv %e, %c4 : int32;"
+            f"{BEHIND.format('%f')}",
+            f"{OF_LOADED};{CONSUMER}",
+            {},
+            [
+                "%v = tile.load %I[%c3] : int32",
+                "%m = arith.floordiv %v, %c4 : int32",
+                "%v_1 = tile.load %I[%c3] : int32",
+                "scf.for %c0, %m, %c1 (%k: int32) {",
+                COPY,
+                BACK,
+                "scf.yield",
+                "}",
+            ],
         ),
         (
             f"{OF_VARIABLE};{PRODUCER};{BEHIND.format('%m')}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tiledsl.dialects import arith, scf
 from tiledsl.dialects.arith import constant_of
@@ -24,15 +24,17 @@ def take_last_turns(region: Region, threads: Threads) -> bool:
     done = False
     for loop in loops:
         found = _last_turn(loop, threads)
-        for other in loops if found is not None else ():
-            assert found is not None, "there are others only then"
-            if keys.of(other.upper) == keys.of(loop.upper):
-                continue
-            if _is_or_follows(other.upper, loop.upper, keys) and _says(found.condition, loop.upper, other.upper, keys):
-                _take(loop, found, other.upper)
-                done = True
-                break
+        if found is not None and (more := _turns_more(loop, found, loops, keys)):
+            _take(loop, found, more[0])
+            done = True
     return done
+
+
+def _turns_more(loop: scf.ForOp, last: scf.IfOp, loops: Sequence[scf.ForOp], keys: Keys) -> list[Value]:
+    """The numbers of turns of other loops that a loop has with a last turn behind it."""
+    uppers = [other.upper for other in loops if keys.of(other.upper) != keys.of(loop.upper)]
+    uppers = [each for each in uppers if _is_or_follows(each, loop.upper, keys)]
+    return [each for each in uppers if _says(last.condition, loop.upper, each, keys)]
 
 
 def _last_turn(loop: scf.ForOp, threads: Threads) -> scf.IfOp | None:

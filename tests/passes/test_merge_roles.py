@@ -22,7 +22,7 @@ from tiledsl.passes import merge_roles
 from tiledsl.passes.merge_roles import MergeRoles
 from tiledsl.passes.merge_roles.emit import _only_loop
 from tiledsl.passes.merge_roles.numbers import number_of
-from tiledsl.passes.merge_roles.order import Fused, Item, Keys, region_of, resolved
+from tiledsl.passes.merge_roles.order import Fused, Item, Keys, _stores, region_of, resolved
 from tiledsl.passes.merge_roles.roles import Loop, Node, Step, Threads, find_roles
 from tiledsl.passes.merge_roles.turns import _copied, _is_or_follows, _says
 from tiledsl.runtime.target import Target
@@ -595,6 +595,27 @@ def test_guards_of_both_roles_become_one_branch() -> None:
     check(split(branch("%p", f"{LOAD}\n{ARRIVE}"), branch("%p", TAKE)), S + IF.format("%p", f"{LOAD}\n{S_TO_Y}"))
     body = split(branch("%p", "", f"{LOAD}\n{ARRIVE}"), branch("%p", "", TAKE))
     check(body, S + UNLESS_P.format(f"{LOAD}\n{S_TO_Y}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "stores"),
+    [
+        ("tile.store %c1, %v", True),
+        (branch("%p", "tile.store %c1, %v\ntile.store %c2, %N[%c0]"), True),
+        (branch("%p", "%l = tile.load %v : int32\ntile.store %l, %N[%c0]"), False),
+        (branch("%p", "tile.store %c2, %N[%c0]"), False),
+        (loop("%n", "%l = tile.load %v : int32\ntile.store %l, %N[%c0]\ntile.store %c1, %v"), True),
+    ],
+)
+def test_steps_that_may_change_a_variable(text: str, stores: bool) -> None:
+    found = made(text)
+    (op,) = [each for each in region_of(kernel_of(found)) if each.name in ("tile.store", "scf.if", "scf.for")]
+    (variable,) = [each.out for each in found.root.walk() if isinstance(each, tile.AllocOp) and each.out.name == "v"]
+    step = Step(op, [0], 64, ())
+    assert _stores(step, variable) is stores
+    if isinstance(op, scf.ForOp):
+        inside = Loop(op, 0, (), [Step(each, [0], 64, ()) for each in op.body])
+        assert _stores(Fused([inside]), variable) is stores
 
 
 def test_guards_in_guards() -> None:

@@ -18,7 +18,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import is_float, is_integer
 from tiledsl.passes.tile_values import converted
-from tiledsl.passes.vectorize_parallel.writes import keeps_element, race, tell_apart
+from tiledsl.passes.vectorize_parallel.writes import race, tell_apart
 
 _KINDS: dict[type[arith.BinaryOp], str] = {
     arith.AddOp: "add", arith.SubOp: "add", arith.MaxOp: "max", arith.MinOp: "min", arith.AndOp: "and",
@@ -173,7 +173,7 @@ def _check_once(store: tile.StoreOp, loads: list[tile.LoadOp], stores: list[tile
     around = list(_around(store, variance.parallel))
     missing = variance.active_at(store) & ~_union(axes)
     chosen = _union([variance.of(op.condition) for op in around if isinstance(op, scf.IfOp)])
-    if not missing or missing & chosen or store.mask is not None or keeps_element(store):
+    if not missing or missing & chosen or store.mask is not None:
         return
     order = {op: number for number, op in enumerate(variance.parallel.body.walk())}
     before = {load.out for load in loads if not any(order[each] < order[load] for each in stores)}

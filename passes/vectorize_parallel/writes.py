@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tiledsl.analysis.affine import bounds, linear_form
+from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import arith, tensor, tile
-from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
@@ -70,11 +70,9 @@ def one_writer(
 def keeps_element(op: tile.StoreOp) -> bool:
     """Whether a store puts back what was just read there, as r[i // 4] |= 0 does once it is folded."""
     read = op.value.op
-    if not isinstance(read, tile.LoadOp) or read.buffer is not op.buffer:
+    if not isinstance(read, tile.LoadOp) or not same_place(read, op):
         return False
-    pairs = list(zip(read.indices, op.indices, strict=True))
-    same = all(a is b or (constant_of(a) is not None and constant_of(a) == constant_of(b)) for a, b in pairs)
-    if not same or not tile.is_on_chip(op.buffer) or read.mask is not None:
+    if read.mask is not None or not tile.is_on_chip(op.buffer):
         return False
     between = read.next
     while between is not None and between is not op and (between.is_pure or isinstance(between, tile.LoadOp)):

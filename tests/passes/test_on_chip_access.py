@@ -9,6 +9,7 @@ import pytest
 
 from tests.passes.ir_cases import TO_VALUES, after, body_lines, kernel, to_values
 from tiledsl.ir.pass_manager import parse_program
+from tiledsl.passes.promote_buffers.access import _splits
 
 # Name -> (extent of %i, size of the dimension, operations that make the index %k from %i).
 WALKS = {
@@ -520,3 +521,7 @@ def test_what_is_the_same_for_all_points_is_not_gathered(value: str, gathers: bo
               %x = tile.load %Y[{value}] : float32 tile.store %x, %t[%i, %k] }} tile.copy %t, %X {whole}""",
     )
     assert ("tensor.gather" in to_values(func)) is gathers
+
+
+def test_dimensions_are_seen_as_two_where_the_inner_one_is_a_power_of_two() -> None:
+    assert [size for size in range(1, 34) if _splits(size)] == [1, 2, 4, 8, 16, 32]

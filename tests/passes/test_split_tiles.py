@@ -22,7 +22,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.printer import print_op
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.pad_tiles import PadTiles
-from tiledsl.passes.split_tiles import SplitTiles, divide_columns, sums_in_parts
+from tiledsl.passes.split_tiles import SplitTiles, _may_gain, divide_columns, sums_in_parts
 from tiledsl.passes.split_tiles.dims import Dims, _is_free
 
 PARAMETERS = "A: 64*192*float16, B: 192*192*float16, C: 64*192*float32, D: 64*192*float32, R: 192*float32, n: int32"
@@ -408,6 +408,22 @@ def test_parts_of_nothing_are_added_to_no_sum(kind: str, number: float, reductio
         %p = tensor.iota {{axis = 0}} : tensor<64xint32>
         tile.store %m, %C[%p, %c0] {{guarded = true}}"""
     assert sum("tensor.reduce" in line for line in check(body, 1e-5)) == reductions
+
+
+@pytest.mark.parametrize(
+    ("body", "of_products", "of_all"),
+    [
+        ("%i = tensor.iota {axis = 0} : tensor<64x1xint32>", False, False),
+        ("%i = tensor.iota {axis = 0} : tensor<96x1xint32>", False, True),
+        ("%i = tensor.iota {axis = 1} : tensor<1x96xint32>", False, True),
+        (PRODUCT, True, True),
+        (PRODUCT.replace("192", "128"), False, False),
+    ],
+)
+def test_which_kernels_may_have_something_to_divide(body: str, of_products: bool, of_all: bool) -> None:
+    found = kernel_of(program(body, parameters=PARAMETERS))
+    assert isinstance(found, KernelOp)
+    assert (_may_gain(found, False), _may_gain(found, True)) == (of_products, of_all)
 
 
 def test_tiles_without_products_stay() -> None:

@@ -112,7 +112,10 @@ def read_equivalent(path: Path) -> dict[tuple[str, str, str, str], str]:
         if lines:
             place, before, after, *reason = lines
             file, _, function = place.partition(":")
-            assert before.startswith("- ") and after.startswith("+ ") and reason, f"{path.name}: not a block:\n{block}"
+            is_block = before.startswith("- ") and after.startswith("+ ") and reason
+            assert is_block and not any(each.startswith(("- ", "+ ")) for each in reason), (
+                f"{path.name}: not a block:\n{block}"
+            )
             found[file, function.strip(), before[2:], after[2:]] = " ".join(reason)
     return found
 

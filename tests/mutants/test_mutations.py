@@ -125,6 +125,9 @@ def test_reviewed_survivors(tmp_path: Path) -> None:
     file.write_text("a.py: f\n- x < 1\n+ x <= 1\n")
     with pytest.raises(AssertionError, match="not a block"):
         read_equivalent(file)
+    file.write_text("a.py: f\n- x = 1\n+ x = 2\nit is lost\nb.py: g\n- y = 1\n+ y = 2\nas is this one\n")
+    with pytest.raises(AssertionError, match="not a block"):
+        read_equivalent(file)
 
 
 def test_survivors_of_an_earlier_run_are_read_from_its_output() -> None:

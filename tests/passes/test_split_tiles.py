@@ -169,6 +169,20 @@ def test_what_is_divided_with_the_dimensions_of_a_product() -> None:
     assert summed == {("a", 1), ("b", 0)}
 
 
+def test_columns_that_are_to_be_halved() -> None:
+    """Also where they are powers of two, and no others."""
+    stored = "tile.store %d, %C[%r, %k] {guarded = true}"
+    kernel = kernel_of(program(f"{PRODUCT}{stored}".replace("192", "128"), parameters=PARAMETERS.replace("192", "128")))
+    assert isinstance(kernel, KernelOp)
+    (dot,) = of_kinds(kernel.body, tensor.DotOp)
+    assert not Dims(kernel, whole_rows=True).cuts
+    dims = Dims(kernel, whole_rows=True, halved=[dot.out])
+    assert dims.cut(dot, 1, 128) == ((0, 64), (64, 64)) and dims.cut(dot, 0, 64) == ((0, 64),)
+    divide_columns(kernel, [dot.out])
+    products = of_kinds(kernel.body, tensor.DotOp)
+    assert [(op.a.shape, op.b.shape, op.out.shape) for op in products] == [((64, 32), (32, 64), (64, 64))] * 2
+
+
 def test_groups_of_carried_values_are_those_of_their_parts() -> None:
     body = SUMS.replace("%c1[%z, %a]", "%c1[%z, %a, %a] {alike = ((1, 2),)}").replace("%s, %t =", "%s, %t, %u =")
     body = body.replace(" (%j", ", tensor<64x192xfloat16> (%j").replace(

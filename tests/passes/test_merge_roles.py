@@ -20,7 +20,7 @@ from tiledsl.ir.verifier import verify
 from tiledsl.location import Loc
 from tiledsl.passes import merge_roles
 from tiledsl.passes.merge_roles import MergeRoles
-from tiledsl.passes.merge_roles.emit import _only_loop
+from tiledsl.passes.merge_roles.emit import _only_loop, _touches
 from tiledsl.passes.merge_roles.numbers import number_of
 from tiledsl.passes.merge_roles.order import Fused, Item, Keys, _stores, region_of, resolved
 from tiledsl.passes.merge_roles.roles import Loop, Node, Step, Threads, find_roles
@@ -616,6 +616,31 @@ def test_steps_that_may_change_a_variable(text: str, stores: bool) -> None:
     if isinstance(op, scf.ForOp):
         inside = Loop(op, 0, (), [Step(each, [0], 64, ()) for each in op.body])
         assert _stores(Fused([inside]), variable) is stores
+
+
+@pytest.mark.parametrize(
+    ("text", "touches"),
+    [
+        ("tile.store %tx, %N[%c0]", True),
+        ("tile.store %c1, %N[%tx]", True),
+        ("%m = arith.add %tx, %c1 : int32\ntile.store %m, %N[%c0]", True),
+        ("tile.store %c1, %N[%c0]", False),
+        (branch("%p", "tile.store %tx, %N[%c0]"), True),
+        ("tile.store %tx, %v\n%l = tile.load %v : int32\ntile.store %l, %N[%c0]", True),  # a variable that was given it
+        ("tile.store %c1, %v\n%l = tile.load %v : int32\ntile.store %l, %N[%c0]", False),
+        (
+            "%l = tile.load %v : int32\n%m = arith.add %l, %c1 : int32\ntile.store %m, %v\ntile.store %l, %N[%c0]",
+            False,
+        ),
+        # An element of a tile is the same for all.
+        ("%f = arith.cast %tx : float32\ntile.store %f, %s[%c0]\n%l = tile.load %s[%c0] : float32\n"
+         "tile.store %l, %Y[%c0]", False),
+    ],
+)  # fmt: skip
+def test_steps_that_differ_from_thread_to_thread(text: str, touches: bool) -> None:
+    region = region_of(kernel_of(made(text)))
+    *_, op = [each for each in region if each.name in ("tile.store", "scf.if")]
+    assert _touches(op, region.args[0]) is touches
 
 
 def test_guards_in_guards() -> None:

@@ -9,10 +9,11 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import body_lines, filecheck, kernel, kernel_of, program
 from tests.support.programs import check_pass, inputs_for
-from tiledsl.dialects import scf
+from tiledsl.dialects import scf, tile
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.parallelize_loops import ParallelizeLoops
+from tiledsl.passes.parallelize_loops import ParallelizeLoops, _order
 from tiledsl.passes.parallelize_loops.copies import with_elements
 
 HEAD = """%s = tile.alloc : buffer<6*8*float32, fragment> %m = tile.alloc : buffer<6*float32, fragment>
@@ -433,3 +434,34 @@ def test_lanes_over_the_array_of_a_thread_are_parallel() -> None:
         func = kernel("A: 6*8*float32, B: 6*8*float32", text)
         found = body_lines(Program(check_pass(ParallelizeLoops(), func, inputs_for(func))))
         assert sum(line.startswith("tile.parallel") for line in found) == (2 if lockstep == "true" else 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "order"),
+    [
+        ("%i, %j", None),  # as they are
+        ("%j, %i", "ji"),
+        ("%j, %i4", "ji"),
+        ("%c0, %i_j4", "ji"),  # which moves by more comes first
+        ("%c0, %j_i4", None),
+        ("%c0, %i_jm4", "ji"),  # also backwards
+        ("%j, %c0", None),  # which does not tell of both
+        ("%j, %ij", None),
+    ],
+)
+def test_indices_in_the_order_of_a_tile(place: str, order: str | None) -> None:
+    made = kernel_of(
+        program(f"""tile.parallel {{extents = (2, 2)}} (%i: int32, %j: int32) {{
+        %i4 = arith.mul %i, %c4 : int32
+        %j4 = arith.mul %j, %c4 : int32
+        %ij = arith.mul %i, %j : int32
+        %i_j4 = arith.add %i, %j4 : int32
+        %j_i4 = arith.add %j, %i4 : int32
+        %i_jm4 = arith.sub %i, %j4 : int32
+        %x = tile.load %A[{place}] : float32
+    }}""")
+    )
+    (parallel,) = of_kinds(made.walk(), tile.ParallelOp)
+    (load,) = of_kinds(made.walk(), tile.LoadOp)
+    found = _order(list(parallel.body.args), load)
+    assert (None if found is None else "".join(each.name for each in found)) == order

@@ -472,7 +472,7 @@ class World:
             if known or each.writes and writes and each.step.roles == step.roles:
                 continue
             late = self.of_reads.late
-            if not writes and late.get(step) is each.step and self._is_only_write(buffer, each.step):
+            if not writes and late.get(step) == each.step and self._is_only_write(buffer, each.step):
                 continue
             if writes and late.get(each.step) is step:  # that read should have waited
                 self._race(buffer, each.step, False, step, True)

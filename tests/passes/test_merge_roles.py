@@ -652,6 +652,12 @@ def test_guards_in_guards() -> None:
     check(body, S + IF.format("%p", f"{load}\n" + IF.format("%q", "\n".join(uses)) + f"{X_TO_S}\n{S_TO_Y}"))
 
 
+def test_the_other_side_of_a_branch_in_a_branch() -> None:
+    stores = "tile.store %c1, %N[%c1]\ntile.store %c2, %N[%c2]\n"
+    body = split(branch("%p", branch("%q", "", stores) + GIVE), branch("%p", TAKE))
+    check(body, S + IF.format("%p", UNLESS_P.replace("%p", "%q").format(stores) + f"{X_TO_S}\n{S_TO_Y}"))
+
+
 def test_guards_that_differ() -> None:
     one, two = "tile.store %c1, %N[%c1]", "tile.store %c2, %N[%c2]"
     body = split(branch("%p", GIVE) + branch("%q", one), branch("%p", TAKE) + branch("%q", two))

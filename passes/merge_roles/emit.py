@@ -36,22 +36,22 @@ class Emitter:
     def emit(self, items: Sequence[Item]) -> None:
         """Replace the body of the kernel."""
         self._private_copies()
-        index = self.old.args[0] if self.old is not self.kernel.body else None
-        region = Region([INT32], ["tx"]) if index is not None else Region()
-        builder = Builder(region, loc=self.kernel.loc)
-        if index is not None:
-            self._number_threads(index, region.args[0], builder)
+        of_threads = self.old is not self.kernel.body
+        region = Region([INT32], ["tx"]) if of_threads else Region()
+        if of_threads:
+            (index,), (made,) = self.old.args, region.args
+            self._number_threads(index, made, Builder(region, loc=self.kernel.loc))
         self._items(items, region)
         for op in reversed(list(self.old)):
             if not isinstance(op, tile.AllocOp):
                 op.erase()
-        if self.old is not self.kernel.body:
+        if of_threads:
             parallel = self.old.parent
             assert parallel is not None, "the threads' body is that of a T.Parallel"
             parallel.erase()
-        if index is not None and self._is_used(region.args[0]):
-            made = tile.ParallelOp(extents=(self.width,), lockstep=True, regions=[region], loc=self.kernel.loc)
-            self.kernel.body.insert(made)
+        if any(map(self._is_used, region.args)):
+            together = tile.ParallelOp(extents=(self.width,), lockstep=True, regions=[region], loc=self.kernel.loc)
+            self.kernel.body.insert(together)
             return
         for op in list(region):
             if isinstance(op, thread.BarrierOp):

@@ -144,4 +144,84 @@ T.serial(3)
 B[4] = (z := n + 1) * z
 assert 1 < 2, "never"
 """,
+    """
+for i in T.serial(4):
+    for k in (0, 1):
+        if k == 1:
+            break
+        B[k] = i
+    else:
+        continue
+    for k in (0, 1):
+        B[k + 2] = i * 2
+    else:
+        if i == n - 1:
+            break
+        if A[i] > 3:
+            continue
+    B[i + 4] = A[i]
+""",
+    """
+k = T.alloc_var("int32", 0)
+while k < 6:
+    k += 1
+    for j in (1, 2):
+        for l in (1, 2):
+            if l == 2:
+                break
+        else:
+            B[7] = 99
+        if j == 2:
+            break
+    else:
+        B[6] = 98
+    if k == n:
+        continue
+    B[k] = k * 2
+    if k == 5:
+        break
+B[0] = k
+""",
+    """
+v = T.alloc_var("int32", 1)
+w = T.alloc_var("int32", 2)
+for i in T.serial(3):
+    v, w = w, v + w
+    B[i] = v
+if n > 2:
+    t = v
+    v = w
+    w = t
+else:
+    v = 0
+B[4] = v
+B[5] = w
+for i in T.unroll(2):
+    v -= i
+    while v > w:
+        v -= 3
+        if v < 0:
+            break
+B[6] = v
+B[7] = (v + 7) % 4 - (v // 2) + (-v) % 3
+""",
+    """
+for i in T.serial(8):
+    if i < n:
+        if A[i] < 0:
+            continue
+        B[i] = A[i]
+    elif i == 5:
+        for j in T.serial(3):
+            if j == 1:
+                continue
+            if A[j] > 6:
+                break
+            B[j] += 1
+        if A[5] == 0:
+            break
+    else:
+        B[i] = -i
+    B[7] += 1
+""",
 )

@@ -10,6 +10,9 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tiledsl.frontend import syntax
+from tiledsl.frontend.elaborate import elaborate_tree
+from tiledsl.frontend.parser import parse_module
 
 F, I = "float32", "int32"
 GLOBAL_SCALE = 3.0
@@ -273,3 +276,22 @@ def test_a_program_is_one_wherever_it_is_found() -> None:
     assert isinstance(program, T.PrimFunc) and Found().main is program and program.with_attr("x", 1) is program
     with pytest.raises(tiledsl.TileError, match="main is a tile program and cannot be called directly"):
         program(torch.zeros(4, dtype=torch.int32))
+
+
+def test_print_shows_what_is_known_while_the_program_is_built(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: Any = [3, None]
+
+    @T.prim_func
+    def main(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1) as bx:
+            print("values", *shown)
+            A[bx] = 1
+
+    main.build(())
+    assert capsys.readouterr().out == "values 3 None\n"
+    for value in ("A", "A[0]", "bx", "bx + 1"):
+        text = f"def main(A: T.Tensor((4,), 'int32')):\n    with T.Kernel(1) as bx:\n        print(1, {value})\n"
+        (tree,) = parse_module(text).body
+        assert isinstance(tree, syntax.Function)
+        with pytest.raises(tiledsl.TileError, match=r"print shows values while the program is built; use T\.print"):
+            elaborate_tree(tree, {"T": T, "print": print}.__getitem__)

@@ -32,7 +32,7 @@ def jumping(statements: tuple[syntax.Statement, ...], names: Scope) -> frozenset
     T.thread_return may also stand in a macro, or in a nested function, that one of the statements calls.
     """
     found, functions, defined = _jumps_in(statements)
-    if "return" not in found and any(_leaves(each, names, defined, ()) for each in functions):
+    if any(_leaves(each, names, defined, ()) for each in functions):
         found |= {"return"}
     return found
 

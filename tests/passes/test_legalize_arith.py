@@ -17,6 +17,7 @@ from tiledsl.dialects import arith, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
+from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_arith.dtypes import question
@@ -82,6 +83,16 @@ def test_division_of_all_signs(divisor: str, operation: str, first: str) -> None
     %o = arith.mul %bx, %c64 : int32
     %p = arith.add %o, %n : tensor<64xint32>
     tile.store %y, %N[%p]""")
+
+
+@pytest.mark.parametrize(("least", "both_signs"), [(0, False), (1, True)])
+def test_signs_of_divisors_are_compared_where_they_may_be_negative(least: int, both_signs: bool) -> None:
+    body = f"""
+    %d = arith.and %s, %c7 : int32
+    %e = arith.sub %d, %c{least} : int32
+    %r = arith.floormod %s, %e : int32
+    tile.store %r, %N[%bx]"""
+    assert any("arith.xor" in line for line in after([Canonicalize(), LegalizeArith()], body)) is both_signs
 
 
 def test_sixteen_bit_functions_and_divisions_are_computed_in_float32() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,6 +190,18 @@ def test_where_triton_is_watched_nothing_is_taken_or_kept(
         patch.setattr(launch_stored, "knobs", lambda: (_With(found[0], knob, value), _With(found[1], knob, value)))
         launch(by=7), launch(by=32)
     assert len(compiled) == 3 and files(tmp_path) == kept
+
+
+@pytest.mark.parametrize("part", ["runtime", "compilation"])
+def test_which_knobs_watch(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    watching = {"runtime": launch_stored._RUNTIME, "compilation": launch_stored._COMPILATION}
+    for name in (*watching["runtime"], *watching["compilation"], "launch_enter_hook", "other"):
+        set_knob = SimpleNamespace(**{name: True})
+        knobs = tuple(set_knob if each == part else SimpleNamespace() for each in watching)
+        monkeypatch.setattr(launch_stored, "knobs", lambda knobs=knobs: knobs)
+        assert launch_stored._is_watched() is (name in watching[part])
+    monkeypatch.setattr(launch_stored, "knobs", lambda: None)  # of a Triton that is not known
+    assert launch_stored._is_watched() is True
 
 
 class _With:

@@ -430,6 +430,19 @@ def test_a_model_search_is_the_plain_one(data: st.DataObject) -> None:
     assert strategy.ask(1) == []
 
 
+def test_a_new_best_of_the_order_is_looked_around_again() -> None:
+    """Once the best has no untried neighbour, the order goes on until there is another best."""
+    first = [0, 10, 20, 30, 5]
+    order = [*first, *(index for index in range(40) if index not in first)]
+    strategy = ModelOrder(order, 40, 2, 0, [{"x": x} for x in range(40)])
+    asked = []
+    for _ in range(6):
+        asked.append(strategy.ask(40))
+        for index in asked[-1]:
+            strategy.tell(index, 0.5 if index == 10 else 1.0 + index)
+    assert asked == [[0], [1], [2], [10, 20, 30, 5], [9, 11], [3, 4, 6, 7]]
+
+
 @pytest.mark.parametrize(
     ("size", "options", "trials", "first"),
     [

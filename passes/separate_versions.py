@@ -9,7 +9,7 @@ from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import handed_on, reached
 from tiledsl.analysis.picks import Pick, pick_of, place_of
 from tiledsl.analysis.ranges import Ranges
-from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects import arith, scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
@@ -17,7 +17,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import Type, with_shape
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.tile_values import compared, reshaped, selected
 
 MOST = 4  # versions
@@ -47,15 +46,11 @@ class SeparateVersions(Pass):
         ranges = Ranges(program.root)
         carried = [arg for loop in of_kinds(program.root.walk(), scf.ForOp) for arg in loop.iter_args]
         webs = [_Web(arg, ranges) for arg in carried if len(arg.shape) > 1 and arg.shape[0] <= MOST]
-        done: set[Value] = set()
-        for web in webs:
-            if web.start not in done and web.is_whole():
-                web.separate()
-                done |= web.members
-        if done:
+        found = [web for web in webs if web.is_whole()]
+        for web in found:
+            web.separate()
+        if found:
             canonicalize(program.root, CANONICAL_PATTERNS)
-            for kernel in tile.kernels(program.root):
-                erase_unused(kernel.body, is_removable)
 
 
 def _replaced_in(value: Value) -> Value | None:
@@ -73,14 +68,14 @@ class _Web:
 
     start: Value
     ranges: Ranges
-    members: set[Value] = field(default_factory=set)
+    members: dict[Value, None] = field(default_factory=dict)
     picks: dict[Pick, None] = field(default_factory=dict)
     parts: dict[Value, list[Value]] = field(default_factory=dict)
 
     def is_whole(self) -> bool:
         """Whether nothing else is done with the versions."""
         for value in reached([self.start], self._connected):
-            self.members.add(value)
+            self.members[value] = None
             if constant_of(value) is None and not (self._is_made(value) and all(map(self._may_use(value), value.uses))):
                 return False
         return all(self._is_version(pick.place) for pick in self.picks)
@@ -119,8 +114,8 @@ class _Web:
                 return len(picks) == len(user.out.uses) and None not in picks
             if isinstance(user, arith.SelectOp):
                 return user.on_false is value and _replaced_in(user.out) is not None
-            around = user.parent_op if isinstance(user, scf.YieldOp) else user
-            return isinstance(around, scf.ForOp) or isinstance(around, scf.IfOp) and around is not user
+            handed_on = isinstance(user, scf.YieldOp) and isinstance(user.parent_op, (scf.ForOp, scf.IfOp))
+            return handed_on or isinstance(user, scf.ForOp)
 
         return may
 
@@ -137,7 +132,6 @@ class _Web:
             if isinstance(value.op, (scf.ForOp, scf.IfOp)):
                 numbers.setdefault(value.op, []).append(value.op.results.index(value))
         for op, mine in numbers.items():
-            mine.sort()
             for number in mine:
                 self._name(op.results[number], [Value(self._type, op) for _ in self._versions])
                 op.results += self.parts[op.results[number]]

@@ -108,19 +108,30 @@ def test_what_is_put_where_it_is_picked_is_taken_as_it_is() -> None:
     keeps_its_meaning(text)
 
 
-@pytest.mark.parametrize("other", ["arith.floormod %s, %c2", "arith.floormod %s, %c1", "arith.min %b2, %c1"])
+@pytest.mark.parametrize("other", ["%s, %c2", "%k2, %c2", "%s1, %c2"])
 def test_places_that_may_be_the_same(other: str) -> None:
-    text = replaced(PROGRAM, ("%j = arith.floormod %k1, %c2", f"%b2 = arith.cast %b : int32\n%j = {other}"))
+    numbers = "%k2 = arith.add %k, %c2 : int32\n%s1 = arith.add %s, %c1 : int32"
+    text = replaced(PROGRAM, ("%j = arith.floormod %k1, %c2", f"{numbers}\n%j = arith.floormod {other}"))
     filecheck(
         turn_of(text)[1:],
         f"""
         CHECK: %w = arith.select %{{{{.*}}}}, %a, %v : {TILE}
         CHECK: %w_1 = arith.select %{{{{.*}}}}, %a, %v_1 : {TILE}
         CHECK: %y = arith.select %{{{{.*}}}}, %w, %w_1 : {TILE}
-        """
-        if "%c1" not in other or "min" in other
-        else "CHECK: %acc1 = arith.add %acc, %w : " + TILE,
+        """,
     )
+    keeps_its_meaning(text)
+
+
+def test_the_only_place() -> None:
+    text = replaced(PROGRAM, ("%j = arith.floormod %k1, %c2", "%j = arith.floormod %s, %c1"))
+    assert f"%acc1 = arith.add %acc, %w : {TILE}" in turn_of(text)
+    keeps_its_meaning(text)
+
+
+def test_what_is_replaced_for_a_turn_alone() -> None:
+    text = replaced(PROGRAM, ("scf.yield [%acc1, %w]", "scf.yield [%acc1, %v]"))
+    assert not any(TWO in line for line in separated(text))
     keeps_its_meaning(text)
 
 
@@ -161,9 +172,29 @@ ADDED = ("%at = arith.select %hit1, %w,", f"%v2 = arith.add %w, %w : {TWO}\n%at 
 DOUBLED = ("scf.yield [%acc1, %w]", f"%v2 = arith.add %w, %w : {TWO}\nscf.yield [%acc1, %v2]")
 
 
+OTHER_AXIS = ("%y = tensor.reduce %at {kind = \"sum\", axis = 0} : " + TILE, """
+  %down = tensor.iota {axis = 1} : tensor<1x16x1xint32>
+  %hit3 = arith.cmp %down, %j {predicate = "eq"} : tensor<1x16x1xbool>
+  %at3 = arith.select %hit3, %w, %c0.0 : tensor<2x16x16xfloat32>
+  %y3 = tensor.reduce %at3 {kind = "sum", axis = 1} : tensor<2x16xfloat32>
+  %y4 = tensor.reduce %y3 {kind = "sum", axis = 0} : tensor<16xfloat32>
+  %y5 = tensor.reshape %y4 : tensor<1x16xfloat32>
+  %y = tensor.broadcast %y5 : tensor<16x16xfloat32>""")  # fmt: skip
+WHILE = ("%k1 = arith.add", f"""
+  %u = scf.while [%none] : {TWO} (%x: {TWO}) {{
+    scf.condition %b [%x]
+  }} (%z: {TWO}) {{
+    scf.yield [%v]
+  }}
+  %k1 = arith.add""")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        [OTHER_AXIS],
+        [WHILE],
+        [("tile.store %sum", LAST + "tile.store %sum"), ("%s, %c2", "%s, %c3")],
         [("%i = arith.floormod %k, %c2", "%i = arith.floormod %k, %c3")],  # the third place is none of a version's
         [("%j = arith.floormod %k1, %c2", "%j = arith.floormod %k1, %c3")],
         [("%i = arith.floormod %k, %c2", "%i = arith.sub %last, %c1")],

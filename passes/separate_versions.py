@@ -56,10 +56,9 @@ class SeparateVersions(Pass):
 def _replaced_in(value: Value) -> Value | None:
     """The place of the version that a value has anew."""
     op = value.op
-    if not isinstance(op, arith.SelectOp) or op.on_false.shape != value.shape:
+    if not isinstance(op, arith.SelectOp) or op.on_true.shape != (1, *value.shape[1:]):
         return None
-    one = op.on_true.shape == (1, *value.shape[1:])
-    return place_of(op.condition, 0) if one else None
+    return place_of(op.condition, 0)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.handwritten import tuned_wide
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import compiled, copy_ceiling
-from benchmarks.programs import carried_rows, example, gradients, wide_rows
+from benchmarks.programs import example, gradients, wide_rows
 from benchmarks.row import Candidate, Row
 
 WIDTHS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -75,44 +75,45 @@ def _wide(*configs: tuple[int, ...], along_rows: bool = False) -> list[dict[str,
     return [{**each, "launch_pdl": True, "pass_configs": passes} for each in _space(*configs, names=_HELD)]
 
 
-WIDEST = 65536  # whose gradients are held in rings
-# Pieces of one row, 64 elements a thread.
-ONE_ROW = (
-    (1, 8192, 528, 128, 1, 2, 128), (1, 16384, 256, 256, 1, 2, 128), (1, 4096, 1056, 64, 1, 2, 128),
-    (1, 2048, 2048, 32, 1, 2, 128),
-)  # fmt: skip
+WIDEST = 65536  # of which a piece need not be wide for its words to be few
 
 
 def softmax_space(N: int) -> list[dict[str, Any]]:
-    """Rows that several blocks hold: two or four, of each of which a warp has a piece, or one."""
+    """Pieces of rows, 64 elements a thread: of several rows, each of a warp or of all, or of one."""
     if N > WIDEST:
-        return _wide(*ONE_ROW)
+        return _wide(
+            (1, 8192, 528, 128, 1, 2, 128), (1, 2048, 2048, 32, 1, 2, 128), (1, 4096, 1056, 64, 1, 2, 128),
+            (1, 16384, 256, 256, 1, 2, 128),
+        )  # fmt: skip
     return [
-        *_wide((2, 2048, 1024, 64, 1, 2, 128), (4, 2048, 528, 128, 1, 2, 128), along_rows=True),
-        *_wide((1, 8192, 512, 128, 1, 2, 128), (1, 4096, 1024, 64, 1, 2, 128), (2, 2048, 1056, 128, 1, 2, 64)),
+        *_wide((2, 2048, 1024, 64, 1, 2, 128), (4, 1024, 1024, 64, 1, 2, 128), along_rows=True),
+        *_wide((2, 2048, 1056, 128, 1, 2, 64), (2, 4096, 512, 128, 1, 2, 128), (1, 4096, 1024, 64, 1, 2, 128)),
     ]
 
 
 def rms_norm_space(N: int) -> list[dict[str, Any]]:
     """As of softmax."""
     if N > WIDEST:
-        return _wide(*ONE_ROW)
+        return [
+            *_wide((4, 4096, 256, 128, 1, 2, 255), along_rows=True),
+            *_wide((1, 2048, 2048, 32, 1, 2, 128), (1, 16384, 256, 256, 1, 2, 128), (1, 4096, 1056, 64, 1, 2, 128)),
+        ]
     return [
         *_wide((4, 2048, 528, 128, 1, 2, 128), (2, 2048, 1024, 64, 1, 2, 128), along_rows=True),
-        *_wide((1, 8192, 512, 128, 1, 2, 128), (2, 2048, 1056, 128, 1, 2, 64)),
+        *_wide((2, 2048, 1056, 128, 1, 2, 64), (1, 8192, 512, 128, 1, 2, 128)),
     ]
 
 
 def layer_norm_space(N: int) -> list[dict[str, Any]]:
-    """Rows that several blocks hold: several, whose weights are few, or one."""
+    """Pieces of rows, with few weights a thread."""
     if N > WIDEST:
         return _wide(
-            (1, 4096, 528, 128, 2, 4, 128), (1, 8192, 264, 256, 1, 2, 128), (2, 4096, 528, 128, 1, 2, 128),
-            (2, 8192, 264, 256, 1, 2, 128),
+            (2, 8192, 264, 256, 1, 2, 128), (1, 4096, 528, 128, 2, 4, 128), (1, 8192, 264, 256, 1, 2, 128),
+            (2, 4096, 528, 128, 1, 2, 128),
         )  # fmt: skip
     return _wide(
-        (4, 2048, 528, 128, 1, 2, 128), (4, 1024, 1056, 64, 1, 2, 128), (8, 1024, 528, 128, 1, 2, 128),
-        (2, 4096, 528, 128, 1, 2, 128),
+        (4, 2048, 528, 128, 1, 2, 128), (2, 2048, 1056, 64, 1, 2, 128), (4, 1024, 1056, 64, 1, 2, 128),
+        (8, 2048, 264, 128, 1, 2, 255),
     )  # fmt: skip
 
 
@@ -120,29 +121,13 @@ def wide_gradient_space(N: int) -> list[dict[str, Any]]:
     """Of the gradients of rows that several blocks hold."""
     if N > WIDEST:
         return _wide(
-            (1, 4096, 264, 256, 3, 3, 128), (1, 4096, 264, 256, 2, 4, 128), (1, 4096, 264, 256, 1, 2, 128),
-            (2, 4096, 264, 256, 1, 2, 128),
+            (2, 4096, 264, 128, 1, 2, 255), (1, 8192, 264, 128, 1, 2, 255), (1, 4096, 528, 64, 1, 2, 255),
+            (2, 4096, 264, 256, 1, 2, 128), (1, 4096, 264, 256, 3, 3, 128),
         )  # fmt: skip
     return _wide(
-        (2, 2048, 528, 128, 1, 2, 128), (2, 1024, 1056, 64, 1, 2, 128), (4, 1024, 528, 128, 1, 2, 128),
-        (4, 512, 1056, 64, 1, 2, 128), (2, 2048, 396, 128, 1, 2, 168),
+        (2, 2048, 528, 128, 1, 2, 128), (4, 1024, 528, 128, 1, 2, 128), (4, 1024, 528, 64, 1, 2, 255),
+        (2, 1024, 1056, 64, 1, 2, 128), (2, 2048, 396, 128, 1, 2, 168),
     )  # fmt: skip
-
-
-# Of the widest rows, which blocks hold in registers.
-CARRIED_SPACE = [
-    {"block_M": 4, "block_N": 2048, "blocks": 264, "threads": 256, "num_stages": 2, "maxnreg": 128, "launch_pdl": True},
-    {"block_M": 4, "block_N": 4096, "blocks": 132, "threads": 512, "num_stages": 2, "maxnreg": 128, "launch_pdl": True},
-    {"block_M": 2, "block_N": 2048, "blocks": 264, "threads": 256, "num_stages": 3, "launch_pdl": True},
-    {"block_M": 2, "block_N": 4096, "blocks": 132, "threads": 512, "num_stages": 3, "launch_pdl": True},
-]
-HELD_SPACE = [
-    {"block_N": 8192, "blocks": 396, "threads": 256, "num_stages": 3, "maxnreg": 80},
-    *_space(
-        (8192, 256, 512, 3), (8192, 396, 256, 3), (4096, 528, 256, 3), (8192, 264, 256, 3),
-        names=("block_N", "blocks", "threads", "num_stages"),
-    ),
-]  # fmt: skip
 
 
 def norm_space(N: int) -> list[dict[str, Any]]:
@@ -231,8 +216,7 @@ def softmax_backward_row(M: int, N: int, quick: bool = False) -> Row:
         (
             _ours(
                 gradients.softmax_gradient,
-                (carried_rows if N > WIDEST else wide_rows).softmax_gradient, M, N, whole_space(N),
-                common=HELD_SPACE if N > WIDEST else wide_gradient_space(N),
+                wide_rows.softmax_gradient, M, N, whole_space(N), common=wide_gradient_space(N),
             ),
             compiled(lambda y, dy: gradient(y, dy).to(y.dtype)),
             tuned_wide.softmax_gradient_by_hand(N),
@@ -290,14 +274,13 @@ def _norm_backward(family: str, programs: Callable[[Any], Any], centred: bool, M
             dx = dx - h.mean(1, keepdim=True)
         return (dx * r[:, None], (dy * x).sum(0), *([dy.sum(0)] if centred else []))
 
-    carries = N > WIDEST and not centred
     return _row(
         family, M, N, inputs,
         lambda *given: list(gradient(*given)),
         (
             _ours(
-                programs(gradients), programs(carried_rows if carries else wide_rows), M, N, norm_space(N), widest=8192,
-                common=CARRIED_SPACE if carries else wide_gradient_space(N),
+                programs(gradients), programs(wide_rows), M, N, norm_space(N), widest=8192,
+                common=wide_gradient_space(N),
             ),
             compiled(lambda *given: tuple(each.to(_BF16) for each in gradient(*given))),
             tuned_wide.norm_gradient_by_hand(N, centred),

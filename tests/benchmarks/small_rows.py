@@ -19,7 +19,7 @@ from benchmarks.execute import run_row
 from benchmarks.handwritten import tuned_attention, tuned_gemm
 from benchmarks.handwritten.variants import by_hand
 from benchmarks.ours import tiledsl_candidate
-from benchmarks.programs import carried_rows, selection, wide_rows
+from benchmarks.programs import selection, wide_rows
 from benchmarks.programs.gemm import matmul
 from benchmarks.row import Context, Row
 from benchmarks.rows import (
@@ -109,8 +109,6 @@ def rows() -> list[Row]:
         held(any_width.layer_norm_row, wide_rows.layer_norm),
         held(any_width.rms_norm_backward_row, wide_rows.rms_norm_gradient),
         held(any_width.layer_norm_backward_row, wide_rows.layer_norm_gradient),
-        held(any_width.softmax_backward_row, carried_rows.softmax_gradient),
-        held(any_width.rms_norm_backward_row, carried_rows.rms_norm_gradient),
         by_others(moves.quantise_row(11, 200)),
         by_others(moves.quantise_row(6, 256, 128)),
         moves.rope_row(2, 10, 4, 16),

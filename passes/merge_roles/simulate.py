@@ -220,7 +220,7 @@ class World:
         if (found := self.chosen.get(self.keys.of(value))) is not None:
             return found
         if value.op is not None and is_variable(value.op):
-            return self.vars.get((role, value.op.operands[0]))
+            return self.vars.get((role, *value.op.operands))
         owner = value.owner
         if isinstance(owner, Region) and isinstance(owner.parent, (tile.KernelOp, tile.FuncOp)):
             return self._choose(value)

@@ -516,6 +516,9 @@ def test_what_else_is_said_by_the_index_counts_on() -> None:
         '%m_1 = arith.cmp %0, %n {predicate = "lt"} : bool',
         "tile.store %z, %s_1[%0, %i_1] mask=%m_1",
     ]
+    inside = loop.replace("tile.store", "scf.if %m {;tile.store").replace(" mask=%m;}", ";scf.yield;} {;scf.yield;};}")
+    _, found = divided("%z = arith.cast %n : float16", inside, *parts, tiles="s: 64*64*float16")
+    assert [line for line in found if "store" in line] == ["tile.store %z, %s[%i, %i]", "tile.store %z, %s_1[%0, %i_1]"]
 
 
 @pytest.mark.parametrize("axis", [0, 1])

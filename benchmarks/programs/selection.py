@@ -97,7 +97,7 @@ def ordered(x, key, count):
     """key[count]: integers in the order of the numbers x."""
     for j in T.Parallel(count):
         bits = T.reinterpret(x[j], "uint32")
-        key[j] = bits ^ T.if_then_else(bits >= 0x80000000, 0xFFFFFFFF, 0x80000000)
+        key[j] = bits ^ T.if_then_else(bits >= 0x80000000, T.cast(0xFFFFFFFF, "uint32"), T.cast(0x80000000, "uint32"))
 
 
 @T.macro
@@ -127,7 +127,8 @@ def select(key, k, count, values, places, row, start, offset):
     for j in T.Parallel(count):
         rank = T.if_then_else(key[j] > threshold, ranks[j] & 0xFFFF, above + (ranks[j] >> 16))
         if key[j] >= threshold and rank <= k:
-            bits = key[j] ^ T.if_then_else(key[j] >= 0x80000000, 0x80000000, 0xFFFFFFFF)
+            sign = T.if_then_else(key[j] >= 0x80000000, T.cast(0x80000000, "uint32"), T.cast(0xFFFFFFFF, "uint32"))
+            bits = key[j] ^ sign
             values[row, start + rank - 1] = T.reinterpret(bits, "float32")
             places[row, start + rank - 1] = offset + j
 

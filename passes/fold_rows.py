@@ -40,9 +40,11 @@ class FoldRows(Pass):
     so that of a tile of pieces a row has as many threads as it takes for all rows at once, and at least the 8 that load
     a line of the cache; each combines its own elements of all pieces. Kernels are folded whose reductions are all along
     rows of one shape, and which do nothing with tiles but compute, load, store and carry them; not those whose rows
-    have no more threads than that anyway. Sums of floats are added in another order then. Measured on an H200,
-    cross-entropy of 8 rows of 256 in a warp: 12 exchanges instead of 80, 130 us instead of 142; of 4 rows of 1024 for
-    128 threads 129 instead of 167; norms and softmax of such rows 0.97 to 1.04 of the speed before.
+    have no more threads than that anyway, nor those that load and store rows of elements of several widths: Triton lays
+    these out differently, and exchanges pieces through shared memory. Sums of floats are added in another order then.
+    Measured on an H200, cross-entropy of 8 rows of 256 in a warp: 12 exchanges instead of 80, 130 us instead of 142; of
+    4 rows of 1024 for 128 threads 129 instead of 167; norms and softmax of such rows 0.97 to 1.04 of the speed before;
+    rows of 128 from float32 to float8 330 us instead of 91.
     The interpreter has no threads, and keeps its rows.
     Needs:   promote-buffers. Runs behind what chooses the number of threads, and before lower-to-triton.
     """
@@ -75,11 +77,14 @@ def _pieces(kernel: tile.KernelOp, ops: Sequence[Operation], warp: int) -> Shape
     if len(reduced) != 1:
         return None
     (((rows, columns), axis),) = reduced
-    bits = [ELEMENTS[load.out.dtype].bits for load in of_kinds(ops, tile.LoadOp) if load.out.shape == (rows, columns)]
-    if not bits or rows == columns or axis == 0:
+    loaded, stored = ([*of_kinds(ops, kind)] for kind in (tile.LoadOp, tile.StoreOp))
+    tiles = [*(op.out for op in loaded), *(op.value for op in stored)]
+    widths = {ELEMENTS[each.dtype].bits for each in tiles if each.shape == (rows, columns)}
+    if len(widths) != 1 or rows == columns or axis == 0:
         return None
+    (bits,) = widths
     threads = int(dict(kernel.options).get("num_warps", kernel.threads // warp)) * warp
-    along = columns * min(bits) // _VECTOR  # threads, if a row had as many as it has vectors
+    along = columns * bits // _VECTOR  # threads, if a row had as many as it has vectors
     wanted = max(_TOGETHER, threads // rows)
     return (along // wanted, columns * wanted // along) if min(along, threads) > wanted else None
 

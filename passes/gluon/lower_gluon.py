@@ -87,7 +87,7 @@ def _divided(inside: IndexArithmetic, number: Value, extents: Sequence[Value]) -
     for extent in extents[:-1]:
         places.append(inside.apply(arith.TruncModOp, number, extent))
         number = inside.apply(arith.TruncDivOp, number, extent)
-    return [*places, number]
+    return [*places, number][: len(extents)]
 
 
 def _chooses_tiles(index: Value, launch: triton.LaunchOp) -> bool:

@@ -321,14 +321,14 @@ def test_what_the_search_wants_is_started(harness: Any) -> None:
 
 
 def test_an_exhaustive_search_is_asked_for_all_at_once(harness: Any) -> None:
-    made = harness(30, jobs=1)
+    made = harness(40, jobs=1)
     run = made.run()
     made.steps(run, "_start_all")
     run._places = {}
-    run._ask(Exhaustive(list(range(30)), None))
-    assert made.taken()[0] == ("_start_all", list(range(30))) and set(run._shares.values()) == {0.25}
+    run._ask(Exhaustive(list(range(40)), None))
+    assert made.taken()[0] == ("_start_all", list(range(40))) and set(run._shares.values()) == {0.25}
     run._shares, run._places = {}, {}
-    run._ask(make_strategy("model", 30, range(30), 30))
+    run._ask(make_strategy("model", 40, range(40), 40))
     assert len(made.taken()[0][1]) == 16
 
 

@@ -258,7 +258,7 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
     ),
     "an assertion is dropped": (KernelWriter.check, "self.line(", "(lambda text: None)(", of("an assertion")),
     "a kernel does not wait for the one before": (
-        KernelWriter.write, "if self.is_overlapped:", "if False:",
+        KernelWriter.overlap, "for line in self.overlapping:", "for line in ():",
         of("a branch writes", "cuda:90", **{"lower-to-triton.launch_pdl": 1}),
     ),
     "offsets wrap": (

@@ -330,7 +330,7 @@ def _with_number(dtype: DType, x: Any) -> str:
 def _with_integer(dtype: str, x: int) -> str:
     """The type of arithmetic between a value of an integer type and a Python integer."""
     dtype = dtype if ELEMENTS[dtype].bits >= 32 else "int32"
-    if -(1 << 31) <= x < 1 << 31:
+    if not isinstance(x, int) or -(1 << 31) <= x < 1 << 31:  # what is no number is refused where it is used
         return dtype
     own = next((each for each in (dtype, "int64", "uint64") if ELEMENTS[each].low <= x <= ELEMENTS[each].high), None)
     if own is None:

@@ -77,8 +77,7 @@ def _pieces(kernel: tile.KernelOp, ops: Sequence[Operation], warp: int) -> Shape
     if len(reduced) != 1:
         return None
     (((rows, columns), axis),) = reduced
-    loaded, stored = ([*of_kinds(ops, kind)] for kind in (tile.LoadOp, tile.StoreOp))
-    tiles = [*(op.out for op in loaded), *(op.value for op in stored)]
+    tiles = [*(op.out for op in of_kinds(ops, tile.LoadOp)), *(op.value for op in of_kinds(ops, tile.StoreOp))]
     widths = {ELEMENTS[each.dtype].bits for each in tiles if each.shape == (rows, columns)}
     if len(widths) != 1 or rows == columns or axis == 0:
         return None

@@ -227,7 +227,7 @@ def test_where_gluon_is_estimated_to_gain_too_little() -> None:
     assert "at 0.966 of Triton's speed, less than 1.1 (" in kernel.remarks[0]
 
 
-@pytest.mark.parametrize("version", ["installed", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("installed", marks=pytest.mark.slow), "3.6"])
 def test_compiles_with_products_in_flight(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
     large = {"batch": 4, "heads": 32, "kv_heads": 32, "queries": 4096, "keys": 4096}

@@ -285,7 +285,7 @@ def test_the_model_sees_what_is_wrong(name: str) -> None:
         gluon_machine.run_gluon(source.replace(*WRONG[name]), "decode", *given, torch.empty_like(given[0]))
 
 
-@pytest.mark.parametrize("version", ["installed", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("installed", marks=pytest.mark.slow), "3.6"])
 def test_compiles_with_products_in_flight_and_registers_for_all(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

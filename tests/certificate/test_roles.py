@@ -83,3 +83,31 @@ def test_what_is_the_same_in_all_threads_is_done_once() -> None:
 
     certificate = tiledsl.compile(main, target="cuda:90").verify()
     assert certificate.ok and not certificate.of("unknown"), str(certificate)
+
+
+def halves() -> Any:
+    """Each role makes half of the columns."""
+
+    @T.prim_func
+    def main(X: T.Tensor((16, 32), "float32"), Y: T.Tensor((16, 32), "float32")):
+        with T.Kernel(1, threads=256):
+            both = T.alloc_shared((16, 32), "float32")
+            left = T.alloc_fragment((16, 16), "float32")
+            right = T.alloc_fragment((16, 16), "float32")
+            T.copy(X, both)
+            with T.ws(1):
+                T.copy(both[:, :16], left)
+                for i, j in T.Parallel(16, 16):
+                    left[i, j] *= 2
+                T.copy(left, Y[:, :16])
+            with T.ws(0):
+                T.copy(both[:, 16:], right)
+                T.copy(right, Y[:, 16:])
+
+    return main
+
+
+def test_what_a_role_does_to_tiles_is_done_once() -> None:
+    """Without barriers, which would have the roles merged before races are looked for."""
+    checks = tiledsl.compile(halves(), target="cuda:90").verify().checks
+    assert not [each for each in checks if each.status == "failed"]

@@ -58,10 +58,17 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
         if access.type is not None and access.type.scope == "global" and access.kernel is not None:
             yield _checked(access, peers, "block", solver)
         if access.parallel is not None and access.type is not None and access.type.scope != "local":
+            if _is_of_block(access):
+                continue
             within = [peer for peer in peers if peer.parallel and peer.parallel[0] is access.parallel[0]]
             if access.threads:  # which do one statement after the other in step, if need be by barriers
                 within = [peer for peer in within if peer.op is access.op or not _is_ordered(access, peer)]
             yield _checked(access, within, "iteration", solver)
+
+
+def _is_of_block(access: Access) -> bool:
+    """Whether an operation on tiles in code for one thread is done once, by the block or by the warps of a role."""
+    return bool(access.threads) and not isinstance(access.op, (tile.ReadOp, tile.WriteOp, tile.AtomicOp))
 
 
 def _contributed(accesses: Sequence[Access]) -> set[tuple[Operation, Value]]:

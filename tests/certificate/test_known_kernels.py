@@ -20,7 +20,12 @@ OF_DATA = {
 }
 
 
-@pytest.mark.parametrize("name", verify.example_names())
+LONG = ("kimi_delta_attention", "gated_delta_net")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in verify.example_names()]
+)
 def test_an_example_is_proved(name: str) -> None:
     for kernel in verify.of_example(name):
         checks = [check for checker in CHECKERS for check in checker(kernel, 20.0)]

@@ -127,7 +127,7 @@ def test_a_row_comes_with_a_tile_of_the_last_product(rows: int, steps: int, widt
     assert sorted(order, key=loop.index) == order and "gl.load(D" not in loop
 
 
-@pytest.mark.parametrize("version", ["installed", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("installed", marks=pytest.mark.slow), "3.6"])
 def test_compiles_without_spills_or_products_in_line(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -173,7 +173,7 @@ def test_parts_along_k_and_the_kernel_that_adds_them() -> None:
     assert source.count("= _descriptor(") == source.count("gl.NVMMASharedLayout(") == 3
 
 
-@pytest.mark.parametrize("version", ["installed", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("installed", marks=pytest.mark.slow), "3.6"])
 def test_compiles_without_spills_or_products_in_line(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -216,7 +216,7 @@ def less_than_nothing(
         T.copy(total, C)
 
 
-@pytest.mark.parametrize("version", ["installed", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("installed", marks=pytest.mark.slow), "3.6"])
 def test_the_sign_of_zero_is_kept(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """A -0.0 in the text is a 0.0 in Triton 3.6."""
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable

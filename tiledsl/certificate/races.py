@@ -67,8 +67,13 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
 
 
 def _is_of_block(access: Access) -> bool:
-    """Whether an operation on tiles in code for one thread is done once, by the block or by the warps of a role."""
-    return bool(access.threads) and not isinstance(access.op, (tile.ReadOp, tile.WriteOp, tile.AtomicOp))
+    """Whether what code for one thread does to tiles is done once, by the block or by the warps of a role."""
+    if access.parallel is None or not access.threads:
+        return False
+    of_tiles = (tile.CopyOp, tile.FillOp, tile.GemmOp, tile.ReduceOp, tile.ScanOp, tile.SortOp)
+    parallel = access.parallel[0]
+    assert isinstance(parallel, tile.ParallelOp)
+    return isinstance(access.op, of_tiles) or not Variance(parallel).apart.isdisjoint(ancestors(access.op))
 
 
 def _contributed(accesses: Sequence[Access]) -> set[tuple[Operation, Value]]:

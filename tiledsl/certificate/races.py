@@ -57,9 +57,8 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
         ]  # fmt: skip
         if access.type is not None and access.type.scope == "global" and access.kernel is not None:
             yield _checked(access, peers, "block", solver)
-        if access.parallel is not None and access.type is not None and access.type.scope != "local":
-            if _is_of_block(access):
-                continue
+        is_private = access.type is None or access.type.scope == "local"
+        if access.parallel is not None and not is_private and not _is_of_block(access):
             within = [peer for peer in peers if peer.parallel and peer.parallel[0] is access.parallel[0]]
             if access.threads:  # which do one statement after the other in step, if need be by barriers
                 within = [peer for peer in within if peer.op is access.op or not _is_ordered(access, peer)]

@@ -336,11 +336,14 @@ class KernelWriter:
             text = f"tl.atomic_or({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
             text = f"{text}.to({TRITON_TYPES[dtype]}, bitcast=True)" if is_float(dtype) else text
         elif op.semantics == "relaxed":  # there is no atomic of so few bits
-            return f"tl.load({pointer}{f'{mask}, other=0' if mask else ''}, volatile=True)"
+            return self.volatile_load(pointer, mask)
         else:
             zero = self.expressions.full((), "-0.0", dtype).text  # 0.0 would change -0.0
             text = f"tl.atomic_add({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
         return f"tl.where({mask.removeprefix(', mask=')}, {text}, 0)" if mask else text
+
+    def volatile_load(self, pointer: str, mask: str) -> str:
+        return f"tl.load({pointer}{f'{mask}, other=0' if mask else ''}, volatile=True)"
 
     # Others
 

@@ -213,7 +213,7 @@ class RingWriter(KernelWriter):
         """A load, which Gluon makes once: a warp has all of it, or each thread elements of its own (_layout)."""
         if op.semantics != "relaxed":
             return super().atomic_load(op, pointer, mask)
-        return f"tl.load({pointer}{f'{mask}, other=0' if mask else ''}, volatile=True)"
+        return self.volatile_load(pointer, mask)
 
     def ring_loop(self, op: scf.ForOp) -> None:
         self.assign(op.iter_args, op.inits, self.own_values(op))

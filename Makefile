@@ -26,7 +26,7 @@ BOUNDS_TESTS := tests/test_cli.py tests/frontend tests/test_graphs.py tests/test
 	tests/runtime/test_launch.py tests/autotune/test_store.py tests/autotune/test_engine.py tests/autotune/test_progress.py \
 	tests/codegen/test_targets.py tests/codegen/test_operations.py tests/certificate/test_memory.py tests/ir
 
-.PHONY: help report demo dist bounds editors interchange test test-slow test-benchmarks types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help report demo dist bounds editors interchange test collect test-slow test-benchmarks types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -97,6 +97,10 @@ demo: $(READY)
 test: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
 		$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal $(or $(TESTS),-m "not slow" --ignore=tests/benchmarks tests)
+
+# Imports all tests, which leaves their bytecode for the workers of `test`: each would write it anew, at the same time.
+collect: $(READY)
+	@found=$$(OMP_NUM_THREADS=1 $(RUN) -m pytest -qq --collect-only tests) || { echo "$$found"; exit 1; }
 
 test-slow:
 	@$(MAKE) --no-print-directory test TESTS="-m slow --ignore=tests/benchmarks tests"

@@ -274,7 +274,8 @@ def _make_parse_table(pool: Pool) -> None:
     if not (MAP / "grammar").exists():
         import subprocess
 
-        environment = {**os.environ, "TILEDSL_CACHE_DIR": str(MAP), "PYTHONPATH": str(ROOT)}
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "TILEDSL_CACHE_DIR": str(MAP), "PYTHONPATH": paths}
         program = "from tiledsl.frontend import parser; parser.parse_module('x = 1')"
         subprocess.run([sys.executable, "-c", program], env=environment, check=True, cwd=ROOT)
 

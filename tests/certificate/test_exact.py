@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tiledsl.certificate import modular
+from tiledsl.certificate.algebra import Algebra
 from tiledsl.certificate.exact import ExactAlgebra, fingerprints, numbers, unknowns
 from tiledsl.certificate.formats import decoded, encoded, rounded
 from tiledsl.certificate.translation import first_difference
@@ -160,3 +161,14 @@ def test_infinities_and_maxima_go_by_value() -> None:
     power = algebra.math("exp2", "float32", "float32")
     assert same(power(algebra.binary("sub", "float32")(low, x)), algebra.constant(0, "float32"))
     assert same(algebra.reduce("max", 0, "float32")(x), x[np.argmax(x["value"])])
+
+
+@pytest.mark.parametrize("algebra", [Algebra(), ExactAlgebra()])
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
+def test_reductions_keep_the_sign_of_zeros(algebra: Algebra, kind: str) -> None:
+    negative = np.full((2, 3), -0.0, np.float32)
+    if isinstance(algebra, ExactAlgebra):
+        negative = unknowns(negative.astype(np.float64), "x")
+    made = algebra.reduce(kind, 1, "float32")(negative)
+    value = made["value"] if isinstance(algebra, ExactAlgebra) else made
+    assert value.shape == (2,) and np.signbit(value).all()  # three factors of a product

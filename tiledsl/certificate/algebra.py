@@ -193,7 +193,9 @@ class Algebra:
                 wide = np.abs(wide)
             if value.shape[axis] == 0:
                 raise ExecutorError("a reduction of nothing")
-            extra = {"dtype": wide.dtype} if combine in (np.add, np.multiply) else {}
+            extra: dict[str, Any] = {"dtype": wide.dtype} if combine in (np.add, np.multiply) else {}
+            if combine is np.add and wide.dtype.kind == "f":
+                extra["initial"] = -0.0  # NumPy begins with 0.0, which loses the sign of a sum of zeros
             return scalar(np.asarray(combine.reduce(wide, axis=axis, **extra)).astype(value.dtype))
 
         return compute

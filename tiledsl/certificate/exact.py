@@ -407,7 +407,8 @@ class ExactAlgebra(Algebra):
             if kind not in ("sum", "abssum"):
                 raise ExecutorError(f"a reduction {kind} of {dtype}")
             prints = self._sum(prints, axis, modular.sums, np.sum)
-            return self._rounded(values.sum(axis), np.where(are_known, prints | _KNOWN, prints), dtype)
+            total = np.add.reduce(values, axis, initial=-0.0)  # with 0.0, a sum of -0.0 would lose its sign
+            return self._rounded(total, np.where(are_known, prints | _KNOWN, prints), dtype)
 
         return self._remembering(compute, "reduce", kind, axis, dtype, propagate_nan)
 

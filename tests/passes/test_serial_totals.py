@@ -339,7 +339,7 @@ def test_recurrences_that_stay_loops(body: str) -> None:
     assert not any(line.startswith("tile.scan") for line in made)
 
 
-SHAPE = (32, 16)
+SHAPE = (16, 8)
 
 
 @T.prim_func

@@ -9,7 +9,7 @@ several iterations share, as r[i] += x[i, j], are contributions, and count as at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,7 +32,8 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
     """One check for each write of an elaborated program, between blocks and between iterations of T.Parallel."""
     program = Accesses(func)
     accesses, unseen = [], []
-    contributed = _contributed(program.all)
+    variances = _variances(program.all)
+    contributed = _contributed(variances)
     for access in program.all:
         if access.parallel is not None and (access.parallel[0], access.buffer) in contributed:
             if access.mode == "read":  # a part of the update
@@ -58,30 +59,39 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
         if access.type is not None and access.type.scope == "global" and access.kernel is not None:
             yield _checked(access, peers, "block", solver)
         is_private = access.type is None or access.type.scope == "local"
-        if access.parallel is not None and not is_private and not _is_of_block(access):
+        if access.parallel is not None and not is_private and not _is_of_block(access, variances):
             within = [peer for peer in peers if peer.parallel and peer.parallel[0] is access.parallel[0]]
             if access.threads:  # which do one statement after the other in step, if need be by barriers
                 within = [peer for peer in within if peer.op is access.op or not _is_ordered(access, peer)]
             yield _checked(access, within, "iteration", solver)
 
 
-def _is_of_block(access: Access) -> bool:
+def _variances(accesses: Sequence[Access]) -> dict[Operation, Variance]:
+    """What varies in each of the outermost T.Parallels, but for those that no pass takes."""
+    found = dict[Operation, Variance]()
+    for parallel in dict.fromkeys(access.parallel[0] for access in accesses if access.parallel is not None):
+        assert isinstance(parallel, tile.ParallelOp)
+        with suppress(TileError):
+            found[parallel] = Variance(parallel)
+    return found
+
+
+def _is_of_block(access: Access, variances: Mapping[Operation, Variance]) -> bool:
     """Whether what code for one thread does to tiles is done once, by the block or by the warps of a role."""
     if access.parallel is None or not access.threads:
         return False
     of_tiles = (tile.CopyOp, tile.FillOp, tile.GemmOp, tile.ReduceOp, tile.ScanOp, tile.SortOp)
-    parallel = access.parallel[0]
-    assert isinstance(parallel, tile.ParallelOp)
-    return isinstance(access.op, of_tiles) or not Variance(parallel).apart.isdisjoint(ancestors(access.op))
+    variance = variances.get(access.parallel[0])
+    apart = frozenset[Operation]() if variance is None else variance.apart
+    return isinstance(access.op, of_tiles) or not apart.isdisjoint(ancestors(access.op))
 
 
-def _contributed(accesses: Sequence[Access]) -> set[tuple[Operation, Value]]:
+def _contributed(variances: Mapping[Operation, Variance]) -> set[tuple[Operation, Value]]:
     """The outermost T.Parallels, each with a buffer that its iterations access to contribute to elements alone."""
     found = set[tuple[Operation, Value]]()
-    for parallel in dict.fromkeys(access.parallel[0] for access in accesses if access.parallel is not None):
-        assert isinstance(parallel, tile.ParallelOp)
+    for parallel, variance in variances.items():
         with suppress(TileError):  # of a store that canonicalize takes for another one
-            found |= {(parallel, update.store.buffer) for update in shared_updates(Variance(parallel))}
+            found |= {(parallel, update.store.buffer) for update in shared_updates(variance)}
     return found
 
 

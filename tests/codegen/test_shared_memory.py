@@ -62,15 +62,17 @@ def compiled(program: T.PrimFunc, options: Mapping[str, Any]) -> tiledsl.Kernel:
     return tiledsl.compile(program, target="cuda:90", pass_configs=dict(options))
 
 
-@pytest.mark.parametrize("version", ["newest", "3.6"])
+@pytest.mark.parametrize(
+    ("version", "swept"), [("newest", ()), ("3.6", SWEPT[:1]), pytest.param("3.6", SWEPT[1:], marks=pytest.mark.slow)]
+)
 def test_all_options_fit(
-    shared_bytes: Callable[..., dict[str, int]], version: str, request: pytest.FixtureRequest
+    shared_bytes: Callable[..., dict[str, int]], version: str, swept: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     """What tests/gpu/test_access.py runs; with Triton 3.6, which takes most, sums and epilogues too."""
     python = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     names = OPTIONS if python else SWEPT
     modules = {name: compiled(gemm(*SIZES[0]), OPTIONS[name]).module for name in names}
-    for arguments, name in itertools.product(PRODUCTS if python else (), SWEPT):
+    for arguments, name in itertools.product(PRODUCTS if swept else (), swept):
         modules["_".join(map(str, (*arguments, name)))] = compiled(product(*arguments), OPTIONS[name]).module
     modules = {name.replace(" ", "_").replace(",", ""): module for name, module in modules.items()}
     found = shared_bytes(modules, **python)

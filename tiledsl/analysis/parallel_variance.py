@@ -26,6 +26,7 @@ class Variance:
         self.parallel = parallel
         self.allocated = {op.out for op in of_kinds(parallel.body.walk(), tile.AllocOp)}
         self.apart: frozenset[Operation] = frozenset()
+        self._homes: dict[Value, Operation | None] = {}
         self._settle()
         if parallel.lockstep:
             inner = of_kinds(parallel.body.walk(), tile.ParallelOp)
@@ -156,7 +157,7 @@ class Variance:
         """A local buffer is each thread's own, and each point's of a parallel in the body unless they index it."""
         if tile.buffer_type(buffer).scope != "local":
             return
-        if len({self._outermost(user) for user in buffer.uses}) == 1 and self._outermost(op) is not None:
+        if self._home(buffer) is not None:
             control &= ~self.threads  # who comes there is no matter of what is only known there
         points = indices & ~self.threads
         if points:
@@ -176,6 +177,13 @@ class Variance:
     def count(self) -> int:
         """The number of points of the outermost parallel."""
         return prod(self.parallel.extents)
+
+    def _home(self, buffer: Value) -> Operation | None:
+        """The parallel directly in the outermost one in which all that is done to a buffer stands."""
+        if buffer not in self._homes:
+            places = {self._outermost(user) for user in buffer.uses}
+            self._homes[buffer] = places.pop() if len(places) == 1 else None
+        return self._homes[buffer]
 
     def _outermost(self, op: Operation) -> Operation | None:
         """The parallel directly in the outermost one around an operation."""

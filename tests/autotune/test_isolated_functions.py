@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from tests.autotune.isolated_functions import double, double_into, of_state, state
+from tests.support import forked
 from tiledsl.autotuner import function_server, tune_function
 from tiledsl.autotuner.reachable import Unreachable, packed, place_of, unpacked
 from tiledsl.autotuner.trial import Trial
@@ -68,7 +68,8 @@ def add(x, n):
     for guard, said in (('if __name__ == "__main__":\n    ', "apart"), ("", "its script has no `if __name__")):
         script = tmp_path / "script.py"
         script.write_text(text + guard + go)
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True)
+        done = forked.run([script])
+        assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[0] == "loaded" and done.stdout.splitlines()[-1].startswith(said), done
         assert done.stdout.count("loaded") == 1
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.support import forked
 from tiledsl.errors import TileError
 
 LOW = (1 << 32) - 1
@@ -97,8 +96,8 @@ def test_sequence_zero_is_that_of_triton(run: Any, tmp_path: Path) -> None:
         "    tl.store(out + 4 * n + 2, c.to(tl.int64))\n    tl.store(out + 4 * n + 3, d.to(tl.int64))\n\n\n"
         "out = torch.empty(16, dtype=torch.int64)\ndraw[(1,)](out, 1234567)\nprint(*out.tolist())\n"
     )
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment, check=True)
+    done = forked.run([program], env={**os.environ, "TRITON_INTERPRET": "1"})
+    assert done.returncode == 0, done.stderr
 
     @T.prim_func
     def main(A: T.Tensor((16,), "uint32")):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 import tiledsl
 from tests.runtime.test_torch_op import accumulating, compiled, scaled, split
-from tests.support import pickled_functions
+from tests.support import forked, pickled_functions
 from tiledsl.errors import TileError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +103,8 @@ import torch
 kernel = torch.load({str(tmp_path / "kernel.pt")!r}, weights_only=False)["kernel"]
 assert torch.equal(kernel(torch.ones(16, 8), 2.0, 3), torch.full((16, 8), 5.0))
 """
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    done = forked.run(["-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
 
 
 def test_results_and_functions_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,4 +134,5 @@ import tests.support.pickled_functions
 model = torch.export.load({str(tmp_path / "model.pt2")!r}).module()
 assert torch.equal(model(torch.ones(33, 8)), torch.full((33, 8), 3.0))
 """
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    done = forked.run(["-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr

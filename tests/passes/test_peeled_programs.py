@@ -307,7 +307,11 @@ def test_windows(mode: str) -> None:
     torch.testing.assert_close(run_head(kernel, q, k, v).float(), in_window(q, k, v, 72), rtol=1e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize(("tiles", "threads"), [((128, 128), 256), ((64, 64), 128), ((128, 64), 128)], ids=str)
+@pytest.mark.parametrize(
+    ("tiles", "threads"),
+    [((128, 128), 256), ((64, 64), 128), pytest.param((128, 64), 128, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_nothing_is_serialised(tiles: tuple[int, int], threads: int, tmp_path: Path) -> None:
     """The diagonal loop of square tiles runs once; if ptxas saw that, it would serialise its products."""
     kernel = compiled(forward(4096, 64, *tiles, threads), "cuda:90")

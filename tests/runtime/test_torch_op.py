@@ -62,12 +62,11 @@ def compiled(program: Any, **options: Any) -> Any:
     return tiledsl.compile(program, target="interpret", **options)
 
 
-BACKENDS = ["eager", "aot_eager", *(["inductor"] if shutil.which("g++") else [])]
+COMPILED = [pytest.param("inductor", marks=pytest.mark.slow)] if shutil.which("g++") else []  # for 20 s, by g++
+BACKENDS = ["eager", "aot_eager", *COMPILED]
 
 
-@pytest.mark.parametrize(
-    "backend", [pytest.param(each, marks=[pytest.mark.slow] * (each == "inductor")) for each in BACKENDS]
-)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_compile_full_graph(backend: str) -> None:
     kernel = compiled(scaled(), out_idx=-1)
     function = lambda x, s: kernel(x + 1, s, 3).relu() * 2
@@ -144,7 +143,8 @@ def test_dynamic_sizes() -> None:
     assert len(traces) == 1
 
 
-def test_in_place_outputs() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_place_outputs(backend: str) -> None:
     kernel = compiled(accumulating())
     assert definition_of(kernel, 2).schema == "(Tensor X, Tensor(a1!) Total) -> ()"
 
@@ -154,13 +154,12 @@ def test_in_place_outputs() -> None:
         kernel(x + 1, total)
         return before, total.sum()
 
-    for backend in BACKENDS:
-        x, total = torch.randn(16, 8), torch.randn(16, 8)
-        wanted = total + 2 * x + 1
-        before, all_of_it = torch.compile(function, fullgraph=True, backend=backend)(x, start := total.clone())
-        torch.testing.assert_close(start, wanted)
-        torch.testing.assert_close(before, total * 2)
-        torch.testing.assert_close(all_of_it, wanted.sum())
+    x, total = torch.randn(16, 8), torch.randn(16, 8)
+    wanted = total + 2 * x + 1
+    before, all_of_it = torch.compile(function, fullgraph=True, backend=backend)(x, start := total.clone())
+    torch.testing.assert_close(start, wanted)
+    torch.testing.assert_close(before, total * 2)
+    torch.testing.assert_close(all_of_it, wanted.sum())
 
 
 def test_given_outputs_are_returned() -> None:
@@ -244,8 +243,9 @@ def backward_kernel() -> Any:
     return compiled(scaled_backward, out_idx=-1)
 
 
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
 @pytest.mark.parametrize("by", ["function", "kernel", "setup_context"])
-def test_gradients(by: str) -> None:
+def test_gradients(by: str, backend: str | None) -> None:
     kernel = compiled(scaled(), out_idx=-1)
     x, weights = torch.randn(16, 8), torch.randn(16, 8)
     kernel(x.requires_grad_(), 2.0, 3)  # known before there are gradients
@@ -259,15 +259,14 @@ def test_gradients(by: str) -> None:
             ctx.s = inputs[1]
 
         kernel.register_backward(lambda ctx, g: (g * ctx.s, None, None), setup_context)
-    for backend in (None, *BACKENDS):
-        torch._dynamo.reset()
-        run = kernel if backend is None else torch.compile(lambda *a: kernel(*a), fullgraph=True, backend=backend)
-        given = x.detach().clone().requires_grad_()
-        (run(given, 2.0, 3) * weights).sum().backward()
-        torch.testing.assert_close(given.grad, weights * 2)
-        run(given, 2.0, 3).sum().backward()  # an expanded gradient
-        with torch.no_grad():
-            assert not kernel(given, 2.0, 3).requires_grad
+    torch._dynamo.reset()
+    run = kernel if backend is None else torch.compile(lambda *a: kernel(*a), fullgraph=True, backend=backend)
+    given = x.detach().clone().requires_grad_()
+    (run(given, 2.0, 3) * weights).sum().backward()
+    torch.testing.assert_close(given.grad, weights * 2)
+    run(given, 2.0, 3).sum().backward()  # an expanded gradient
+    with torch.no_grad():
+        assert not kernel(given, 2.0, 3).requires_grad
 
 
 def test_gradients_need_returned_outputs() -> None:

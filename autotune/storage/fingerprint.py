@@ -96,7 +96,7 @@ def _class(value: type, seen: dict[int, int], depth: int) -> str:
     name = f"class:{value.__module__}.{value.__qualname__}"
     if _is_library(value.__module__):
         return name
-    kept = [(n, _behind(m)) for n, m in sorted(vars(value).items(), key=lambda item: item[0])]
+    kept = [(n, _behind(m)) for n, m in sorted(vars(value).items())]
     parts = [f"{n}={_canonical(m, seen, depth)}" for n, m in kept if not n.startswith("_") or _is_plain(n, m)]
     return f"{name}:{_summary([*(_canonical(base, seen, depth) for base in value.__bases__), *parts])}"
 

@@ -89,5 +89,5 @@ def _fit(loads: list[tile.LoadOp], c: Value, size: dict[Value, int], threads: in
 
 def _is_whole(access: tile.LoadOp | tile.StoreOp, size: dict[Value, int]) -> bool:
     type = tile.buffer_type(access.buffer)
-    walked = tuple(size.get(index, 0) for index in access.indices)
+    walked = tuple(map(size.get, access.indices))
     return type.scope in ("shared", "fragment") and walked == type.static_shape and access.mask is None

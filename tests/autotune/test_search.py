@@ -443,6 +443,19 @@ def test_a_new_best_of_the_order_is_looked_around_again() -> None:
     assert asked == [[0], [1], [2], [10, 20, 30, 5], [9, 11], [3, 4, 6, 7]]
 
 
+def test_what_fails_when_it_is_measured_for_longer_is_out() -> None:
+    """Its earlier time does not let it stay in the race."""
+    strategy = ModelOrder(range(100), 100, 100, 0, [{"x": x} for x in range(100)])
+    asked: list[int] = []
+    while 0 not in asked or len(asked) == len({*asked}):
+        round_ = strategy.ask(100)
+        for index in round_:
+            strategy.tell(index, None if index == 0 and index in asked else 1.0 + index / 1000)
+        asked += round_
+    again = strategy.ask(100)
+    assert again and 0 not in again and 1 in again
+
+
 @pytest.mark.parametrize(
     ("size", "options", "trials", "first"),
     [

@@ -138,6 +138,18 @@ def test_what_other_limits_left_out_is_not_known_and_what_was_tried_is(tmp_path:
     assert list(other.finished()) == keys[:1]
 
 
+def test_what_was_left_of_a_write_goes_with_the_next_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where something else removes it first; other files stay."""
+    store = kept(tmp_path)
+    left, others = store.folder / ".key.json-ab.tmp", [store.folder / name for name in (".key.json-ab", "x.tmp")]
+    for path in (left, *others):
+        path.write_text("{")
+    kept(tmp_path)
+    assert not left.exists() and all(path.exists() for path in others)
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: [folder / ".key.json-gone.tmp"])
+    kept(tmp_path)
+
+
 def test_trials_where_none_works_run_again(tmp_path: Path) -> None:
     store = Store(tmp_path, KEY)
     for trial in (good := some_trials()[0], bad := Trial(1, CONFIGS[1], "crash")):

@@ -92,9 +92,11 @@ def test_a_number_that_stays_apart(bias: float) -> None:
 
 @pytest.mark.parametrize(("bias", "apart"), [(1024.0, False), (1025.0, True), (-60.0, False), (-64.0, True)])
 def test_numbers_up_to_the_power_beside_a_field_are_subtracted_with_it(bias: float, apart: bool) -> None:
-    """As integers below 2 ** 11; what is left is not negative."""
-    left = check("uint16", "float16", field(4, 15, bias))
-    assert sum(isinstance(op, arith.SubOp) for op in left) == 1 + apart
+    """As integers below 2 ** 11; what is left is not negative. The same number may be added."""
+    steps = field(4, 15, bias)
+    for each in (steps, steps.replace("arith.sub", "arith.add").replace(f"= {bias}", f"= {-bias}")):
+        left = check("uint16", "float16", each)
+        assert sum(type(op) in (arith.SubOp, arith.AddOp) for op in left) == 1 + apart
 
 
 @pytest.mark.parametrize("target", [Target("interpret"), Target("hip", "gfx942")], ids=str)

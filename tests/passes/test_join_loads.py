@@ -140,6 +140,25 @@ def test_a_tile_that_walks_otherwise_stays() -> None:
     assert stays(branches(orelse=orelse))
 
 
+ROW = "%a{0} = tile.load %A[%{1}, %columns] : tensor<1x16xfloat32>\nscf.yield [%a{0}]"
+
+
+def test_rows_at_one_index_are_joined_with_rows_alone() -> None:
+    row = branches(ROW.format("", "s"), ROW.format("2", "t")).replace("16x16", "1x16").replace("%rows, %c", "%s, %c")
+    filecheck(
+        joined(row),
+        """
+        CHECK: [[S:%.*]] = arith.select %b, %s, %t : int32
+        CHECK-NEXT: %a = tile.load %A[[[S]], %columns] : tensor<1x16xfloat32>
+        CHECK-NOT: tile.load
+        """,
+    )
+    keeps_its_meaning(row)
+    one = "%i = tensor.iota {axis = 0} : tensor<1x1xint32>\n%w = arith.add %t, %i : tensor<1x1xint32>\n"
+    for then, orelse in (("s", "w"), ("w", "s")):
+        assert stays(one + row.replace("%A[%s,", f"%A[%{then},").replace("%A[%t,", f"%A[%{orelse},"))
+
+
 def test_elements_stay() -> None:
     text = """
     %x = scf.if %b : int32 {

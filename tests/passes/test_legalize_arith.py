@@ -148,6 +148,17 @@ def test_exponents_are_subtracted_before_they_are_scaled(function: str) -> None:
     %e = arith.math [%d] {function = "exp"} : tensor<4xfloat32>
     tile.store %e, %A[%bx, %i]"""
     assert "%d = arith.sub %a, %b : tensor<4xfloat32>" in after([LegalizeArith(), Dce()], one_factor_is_a_tile)
+    a_row_is_scaled_once = """
+    %c = arith.constant {value = 0.5} : float32
+    %i = tensor.iota {axis = 0} : tensor<4xint32>
+    %x = tile.load %A[%bx, %i] : tensor<4xfloat32>
+    %a = arith.mul %x, %c : tensor<4xfloat32>
+    %b = arith.mul %f, %c : float32
+    %d = arith.sub %a, %b : tensor<4xfloat32>
+    %e = arith.math [%d] {function = "exp"} : tensor<4xfloat32>
+    tile.store %e, %A[%bx, %i]"""
+    for text in (a_row_is_scaled_once, a_row_is_scaled_once.replace("%a, %b", "%b, %a")):
+        assert "%b = arith.mul %f, %c0p5 : float32" in after([LegalizeArith(), Dce()], text)
     other = body.replace("%f, %c :", "%f, %x :")  # another factor, of one or of both no number
     for each in (other, other.replace("%x, %c :", "%x, %f :")):
         assert "%d = arith.sub %a, %b : float32" in after([LegalizeArith(), Dce()], each)

@@ -156,6 +156,35 @@ def test_what_a_while_computes_has_the_layout_of_its_result() -> None:
     assert meeting == {"r": "abc", "s": "ac"}
 
 
+SPLIT = "%s = tensor.reshape %x : tensor<4x2x4xfloat32>\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "joins"),
+    [
+        (f"{SPLIT}%y = arith.neg %s : tensor<4x2x4xfloat32>", True),
+        (f"{SPLIT}%t = arith.neg %s : tensor<4x2x4xfloat32>\n"
+         '%y = tensor.scan %t {kind = "sum", axis = 2} : tensor<4x2x4xfloat32>', False),
+        (f"{SPLIT}%y = arith.add %s, %split : tensor<4x2x4xfloat32>", True),  # where all are divided so
+        (f"{SPLIT}%u = tensor.reshape %wide : tensor<4x2x4xfloat32>\n"
+         "%y = arith.add %s, %u : tensor<4x2x4xfloat32>", False),
+        ("%y = tensor.reshape %flat : tensor<4x2x4xfloat32>", False),
+        ("%h = tensor.reshape %row : tensor<1x2x4xfloat32>\n%y = tensor.broadcast %h : tensor<4x2x4xfloat32>", True),
+        ("%y = arith.neg %split : tensor<4x2x4xfloat32>", False),  # nothing was divided
+        ("%h = tensor.reshape %x : tensor<4x4x2xfloat32>\n"
+         '%r = tensor.reduce %h {kind = "sum", axis = 2} : tensor<4x4xfloat32>\n'
+         "%w = tensor.reshape %r : tensor<4x1x4xfloat32>\n%y = tensor.broadcast %w : tensor<4x2x4xfloat32>", False),
+    ],
+)  # fmt: skip
+def test_which_parts_become_one_dimension_again(between: str, joins: bool) -> None:
+    """Where what divides them, and all that is computed in between, leaves lanes where they are."""
+    shapes = {"x": "4x8", "split": "4x2x4", "wide": "2x16", "flat": "32", "row": "1x8"}
+    given = [f"%{name} = arith.constant {{value = 0.5}} : tensor<{shape}xfloat32>" for name, shape in shapes.items()]
+    body = "\n".join([*given, between, "%joined = tensor.reshape %y : tensor<4x8xfloat32>"])
+    named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
+    assert (named["joined"].op in _reshaped_before(named["joined"])) is not joins
+
+
 @pytest.mark.parametrize("name", ["reduce_reshaped", "reduce_part"])
 def test_reductions_behind_a_reshape_are_relaid(name: str) -> None:
     ops = lowered(PROGRAMS[name].program)

@@ -331,6 +331,9 @@ def test_a_variable_that_roles_write_and_the_block_reads() -> None:
     message, place, _ = refused(split("tile.store %c7, %v\n" + GIVE, "tile.store %c5, %v\n" + TAKE, behind=load))
     assert message.startswith("v is in registers, which are each thread's own, but the block together would need")
     assert place == "%v = tile.alloc : buffer<int32, local>"
+    head = "tile.store %c7, %v\n"
+    for there, back in ((f"tile.store %c5, %v\n{GIVE}", TAKE), (GIVE, f"tile.store %c5, %v\n{TAKE}")):
+        assert refused(split(there, back, head=head, behind=load))[0] == message  # all have written it, and one again
 
 
 LANE = "tile.parallel {{extents = ({},), lockstep = true}} (%tx: int32) {{\n{}\n}}"

@@ -74,6 +74,19 @@ def test_rows_become_parallel_and_the_index_counts_as_the_loop_did(
     )
 
 
+@pytest.mark.parametrize("beside", ["", "tile.store %v, %m[%i]"])
+def test_arithmetic_beside_an_inner_parallel_comes_into_one_with_it(beside: str) -> None:
+    """What else the loop does keeps them apart."""
+    number = "%n = arith.cast %i : float32 %v = arith.mul %n, %n : float32"
+    column = """tile.parallel {extents = (6,)} (%j: int32) { %x = tile.load %s[%j, %i] : float32
+                %z = arith.mul %x, %v : float32 tile.store %z, %s[%j, %i] }"""
+    found = lines(over_rows(f"{number} {beside} {column}"))[1]
+    parallel = [line for line in found if line.startswith("tile.parallel")]
+    together = ["tile.parallel {extents = (6, 6)} (%j: int32, %i: int32) {"]
+    apart = ["tile.parallel {extents = (6,)} (%i: int32) {", "tile.parallel {extents = (6,)} (%j: int32) {"]
+    assert parallel == (apart if beside else together)
+
+
 def test_rows_picked_by_a_number_with_a_name() -> None:
     assert not stays(over_rows("%row = arith.sub %c5, %i : int32 " + ROW.replace("%i, %j]", "%row, %j]")))
 

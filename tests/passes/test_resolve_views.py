@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import tiledsl.language as T
+from tests.passes.ir_cases import after, filecheck
 from tests.support.programs import check_pass
 from tiledsl.dialects import tile
+from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.specs import parse_pipeline
 
 PIPELINE = "canonicalize,lower-tile-ops,vectorize-parallel,resolve-views,promote-buffers"
@@ -46,3 +48,33 @@ def test_views_of_global_memory_stay() -> None:
     func = program.build()
     after = check_pass(parse_pipeline(PIPELINE), func, [np.zeros((6, 8), np.float32)])
     assert sum(isinstance(op, tile.ViewOp) for op in after.walk()) == 1
+
+
+def test_a_view_of_a_view_is_one_of_the_buffer() -> None:
+    """Each user copies from and to the buffer itself, and the views alone copy nothing."""
+    made = after(
+        ResolveViews(),
+        """
+        %t = tile.alloc : buffer<4*float32, shared>
+        %f = tile.view %t {kind = "reshape"} : buffer<2*2*float32, shared>
+        %s = tile.view %f {kind = "reshape"} : buffer<4*1*float32, shared>
+        %x = tile.read %s : tensor<4x1xfloat32>
+        tile.write %x, %s
+        """,
+    )
+    filecheck(
+        made,
+        """
+        %t = tile.alloc : buffer<4*float32, shared>
+        %f = tile.alloc : buffer<2*2*float32, shared>
+        %s = tile.alloc : buffer<4*1*float32, shared>
+        %0 = tile.read %t : tensor<4xfloat32>
+        %1 = tensor.reshape %0 : tensor<4x1xfloat32>
+        tile.write %1, %s
+        %x = tile.read %s : tensor<4x1xfloat32>
+        tile.write %x, %s
+        %2 = tile.read %s : tensor<4x1xfloat32>
+        %3 = tensor.reshape %2 : tensor<4xfloat32>
+        tile.write %3, %t
+        """,
+    )

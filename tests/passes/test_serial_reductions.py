@@ -12,6 +12,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import body_lines, filecheck, kernel, kernel_of
 from tests.support.programs import check_pass, inputs_for
+from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
 from tiledsl.passes.parallelize_loops.digits import sum_at_once
@@ -29,6 +30,14 @@ def lines(body: str, reductions: bool = True) -> list[str]:
     func = kernel("A: 6*8*float32, B: 6*8*float32, I: 8*int32", f"{HEAD} {body} {TAIL}")
     made = check_pass(ParallelizeLoops(reductions=reductions), func, inputs_for(func))
     return body_lines(Program(made))[7:-3]
+
+
+def scopes(body: str) -> dict[str, str]:
+    """Where each buffer of the head is after the pass."""
+    made = Program(kernel("A: 6*8*float32, B: 6*8*float32, I: 8*int32", f"{HEAD} {body} {TAIL}"))
+    ParallelizeLoops().run(made)
+    outs = [op.out for op in made.root.walk() if isinstance(op, tile.AllocOp)]
+    return {out.name: tile.buffer_type(out).scope for out in outs}
 
 
 def over_columns(body: str) -> str:
@@ -144,6 +153,10 @@ def test_a_variable_of_the_block_becomes_a_tile_of_one_element() -> None:
         }
         """,
     )
+    assert scopes(over_columns(body)) == {"s": "shared", "m": "fragment", "l": "fragment", "h": "fragment"}
+    assert scopes(over_columns(each_row(ADDED)))["l"] == "local"  # what the loop does not update stays a variable
+    shared = "%w = tile.alloc : buffer<6*float32, shared>" + over_columns(each_row(ADDED.replace("%m", "%w")))
+    assert scopes(shared)["w"] == "shared"
 
 
 def test_what_each_iteration_fills_gets_a_row_for_each() -> None:

@@ -259,18 +259,19 @@ class Loops(Blocks):
         self._need_kernel("while", node)
         if node.orelse:
             raise TileError("a device loop has no else", node.orelse[0].loc)
-        stop: list[Var | None] = [None]
+        stop: Var | None = None
 
         def body() -> None:
+            nonlocal stop
             jumps = self.ctx.jumps[-1]
-            stop[0] = jumps.stop if isinstance(jumps, Jumps) else None
+            stop = jumps.stop if isinstance(jumps, Jumps) else None
             self._guarded(node, node.body)
 
         self._device_loop(node, after, body)
         with self.ctx.inside(before):
             go_on = as_bool(test)
-            if stop[0] is not None:
-                go_on = logical("and", go_on, unary("not", Scalar(stop[0].value())))
+            if stop is not None:
+                go_on = logical("and", go_on, unary("not", Scalar(stop.value())))
             before.insert(scf.ConditionOp(as_value(go_on), [], loc=node.loc))
         scf.yielding(after)
         self.ctx.builder.insert(scf.WhileOp([], regions=[before, after], loc=node.loc))

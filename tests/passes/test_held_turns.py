@@ -9,9 +9,9 @@ from tiledsl.ir.pass_manager import parse_program
 from tiledsl.passes.hold_tiles import _Tile
 
 LOOP = """
-tile.func {sym_name = "test", parameters = ("X", "Z")} (%X_: buffer<64*16*float32, global>, %Z_: buffer<4*float32, global>) {
+tile.func {sym_name = "test", parameters = ("X",)} (%X_: buffer<64*16*float32, global>) {
   %groups = arith.constant {value = GROUPS} : int32
-  triton.launch [%groups], [%X_, %Z_] {sym_name = "kernel"} (%X: *float32, %Z: *float32) {
+  triton.launch [%groups], [%X_] {sym_name = "kernel"} (%X: *float32) {
     NUMBERS
     %group = triton.program_id {axis = 0} : int32
     %columns = tensor.iota {axis = 0} : tensor<16xint32>

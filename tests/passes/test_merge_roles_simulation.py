@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
-from tests.passes.ir_cases import kernel_of
+from tests.passes.ir_cases import kernel_of, program
 from tests.passes.waiting_roles import (
     BEHIND,
     CONSUMER,
@@ -31,7 +32,10 @@ from tests.passes.waiting_roles import (
     refused,
     roles,
 )
-from tiledsl.passes.merge_roles.simulate import covers, overlap
+from tiledsl.dialects import arith, tile
+from tiledsl.passes.merge_roles import _RUNS
+from tiledsl.passes.merge_roles.order import Keys
+from tiledsl.passes.merge_roles.simulate import Reads, World, covers, overlap
 
 COPY = f"tile.copy %X, %s {WHOLE}"
 BACK = f"tile.copy %s, %Y {WHOLE}"
@@ -313,6 +317,52 @@ def test_a_write_of_a_part_leaves_the_rest_to_the_one_before() -> None:
         assert refused(made) == [race(B, "reads", "s", A, "write"), 12, (f"{A}: this wrote s", line)]
 
 
+def guarded(first: str, second: str, condition: str) -> tuple[str, str]:
+    """Two roles of which one gives and the other takes, each under a condition on an element of `Y` or `X`."""
+    texts = (("put s;arrive one", first), ("wait one c0;get s", second))
+    both = (
+        f'%x = tile.load %{at} : float32;%e = arith.math [%x] {{function = "exp"}} : float32;%b = {condition};'
+        f"scf.if %b {{;{text};scf.yield }} {{ scf.yield }}"
+        for text, at in texts
+    )
+    first, second = both
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'arith.cmp %e, %c1.0 {predicate = "gt"} : bool',
+        'arith.cmp %e, %c2.0 {predicate = "gt"} : bool',
+        "arith.cast %e : bool",
+    ],
+)
+def test_conditions_that_no_number_tells(condition: str) -> None:
+    """They hold together where they are computed alike, of elements that do not change, and each alone otherwise."""
+    alike = merged(roles(*guarded("X[%c1]", "X[%c1]", condition)))
+    assert [line for line in alike if line.startswith("tile.copy")] == [COPY, BACK]
+    for others in (("X[%c1]", "X[%c2]"), ("X[%c2]", "X[%c1]"), ("Y[%c1]", "Y[%c1]")):  # of which Y is written
+        assert refused(roles(*guarded(*others, condition)))[0] == never(0, "one", "0 of its 32")
+
+
+def test_of_two_conditions_each_holds_alone_in_some_run() -> None:
+    """For any two of six, and in one turn always alike."""
+    kernel = kernel_of(program("\n".join(f"%q{n} = arith.constant {{value = {n}}} : int32" for n in range(6))))
+    assert isinstance(kernel, tile.KernelOp)
+    values = [op.result for op in kernel.walk() if isinstance(op, arith.ConstantOp)]
+    seeds = {0, *(seed for _, seed in _RUNS)}
+    worlds = [World([], kernel, Keys(set()), Reads(), 6, seed) for seed in seeds]
+    held = [[world._guess(value) for value in values] for world in worlds]
+    assert len(values) == 6
+    for one, other in itertools.permutations(range(6), 2):
+        assert any(each[one] and not each[other] for each in held)
+    assert held == [[world._guess(value) for value in values] for world in worlds]
+    for world in worlds:
+        world.turn = (1,)  # in which what is asked for first is the first
+    assert held == [[world._guess(value) for value in values[1:] + values[:1]] for world in worlds]
+    assert not any(world.is_certain for world in worlds)
+
+
 BOTH = "%a = arith.mul %k, %c3 : int32;%b = arith.add %a, %j : int32"
 INNER = "loop c2;scf.for %c0, %c3, %c1 (%j: int32) {"
 NESTED = (
@@ -389,6 +439,44 @@ def test_a_variable_is_read_behind_what_it_was_given_there() -> None:
     )
     found = merged(roles("put s;arrive one", f"{second};tile.store %p, %I[%c0]"))
     assert found == [COPY, BACK, "tile.store %c7, %st", "%p = tile.load %st : int32", "tile.store %p, %I[%c0]"]
+
+
+UNTOLD = '%x = tile.load %X[%c1] : float32;%e = arith.math [%x] {function = "exp"} : float32;%b = arith.cast %e : bool'
+GIVEN = "%st = tile.alloc : buffer<2*int32, local>;tile.store %c1, %st[%c0];tile.store %c0, %st[%c1]"
+OTHER = "%other = tile.alloc : buffer<2*int32, local>"
+IF_ELSE = "scf.if %b {{;{};scf.yield }} {{;{};scf.yield }}"
+
+
+@pytest.mark.parametrize(
+    ("between", "at", "parity"),
+    [
+        ("", 0, 1),
+        ("", 1, 0),
+        ("tile.store %c1, %st[%c1]", 1, 1),
+        ("tile.store %c1, %I[%c1]", 1, 0),  # elsewhere
+        ("%b = arith.cmp %c1, %c2 {predicate = \"lt\"} : bool;" + IF_ELSE.format("tile.store %c1, %st[%c1]", ""), 1, 1),
+        ("%b = arith.cmp %c1, %c2 {predicate = \"gt\"} : bool;" + IF_ELSE.format("tile.store %c1, %st[%c1]", ""), 1, 0),
+        ("%b = arith.cmp %c1, %c2 {predicate = \"gt\"} : bool;" + IF_ELSE.format("", "tile.store %c1, %st[%c1]"), 1, 1),
+        (f"{UNTOLD};" + IF_ELSE.format("tile.store %c1, %I[%c1]", ""), 1, 0),
+        (f"{UNTOLD};" + IF_ELSE.format("tile.store %c0, %st[%c1]", ""), 1, None),
+        (f"{UNTOLD};" + IF_ELSE.format("", "tile.store %c0, %st[%c0]"), 1, None),
+        ("scf.for %c0, %c2, %c1 (%z: int32) {;tile.store %z, %st[%c1];end", 1, None),
+        (f"{UNTOLD};" + IF_ELSE.format("tile.store %c0, %st[%c1]", "") + ";tile.store %c0, %st[%c1]", 1, 0),
+        (f"{OTHER};scf.for %c0, %c2, %c1 (%z: int32) {{;tile.store %z, %other[%c1];end", 1, 0),
+        ("%q = tile.load %I[%c5] : int32;%r = tile.load %I[%c5] : int32;%d = arith.sub %q, %r : int32;"
+         "tile.store %d, %st[%c1]", 1, 0),  # an element of memory is what it is
+        (f"{OTHER};tile.store %c1, %other[%c1];tile.store %c1, %other[%c0]", 1, 0),
+    ],
+)  # fmt: skip
+def test_what_a_variable_holds(between: str, at: int, parity: int | None) -> None:
+    """A wait of the parity that it holds: of 1 it is let through, of 0 never; None where no parity is told."""
+    text = f"{GIVEN};{between};%p = tile.load %st[%c{at}] : int32;wait one p".replace(";;", ";")
+    made = roles("arrive two", text)
+    if parity == 1:
+        merged(made)
+    else:
+        untold = "the parity of this wait is not told by numbers and the indices of loops"
+        assert refused(made)[0] == (untold if parity is None else never(0, "one", "0 of its 32"))
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,18 @@ def test_attention(update: str, rescale: str, place: str, rescaling: str) -> Non
     assert scheduled(attention(update, rescale)) == lines_of(expected)
 
 
+def test_a_tile_that_no_product_reads_shares_the_ring_of_the_first_that_is_read_longer() -> None:
+    """Of the keys, which the product after it reads, not of the values, which are read in the next stage."""
+    text = attention(OF_SCORES, "").replace("tensor.dot %q, %kt", "tensor.dot %scaled_q, %kt")
+    load, use = (
+        f"%w = triton.load_block %K[%i, %c0] {{axes = (0, 1)}} : {HALF}\n",
+        f"%scaled_q = arith.mul %q, %w : {HALF}\n",
+    )
+    found = scheduled(text.replace("%row =", f"{load}%row =").replace("%kt = tensor", f"{use}%kt = tensor"))
+    rings = {line.split()[0]: line.split('ring = "')[1].split('"')[0] for line in found if "triton.load_block" in line}
+    assert rings == {"%q": "item", "%w": "k", "%k": "k", "%v": "v"}
+
+
 @pytest.mark.parametrize(
     ("upper", "parts", "expected"),
     [

@@ -309,6 +309,8 @@ def test_programs_finish_eight_rows_of_a_block_each(rows: int, more: str, pieces
     _, _, sums = split(BLOCKS.replace("NUM", str(rows)) + more)
     assert sums[0].startswith(f"tile.kernel [%c{2 * pieces}]")
     assert any(f"tensor<{rows if pieces == 1 else 8}x16xfloat32>" in line for line in sums)
+    counted = [line for line in sums if line.startswith("%r_") and "arith.add" in line]
+    assert len(counted) == (pieces > 1)  # from the first row of the piece on, where there are several
 
 
 @pytest.mark.parametrize(("rows", "pieces"), [(16, 2), (24, 1)])

@@ -235,6 +235,88 @@ def test_reductions_along_what_is_divided(kind: str, dtype: str) -> None:
     assert not any("arith.cast" in line and "tensor<64xint16>" in line for line in lines)
 
 
+NUMBERED = f"""{PRODUCT}
+%x = arith.constant {{value = 128}} : tensor<1x192xint32>
+%y = arith.constant {{value = 150}} : tensor<1x192xint32>
+%half = arith.constant {{value = 0.5}} : tensor<1x192xfloat32>
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "left"),
+    [
+        ('arith.cmp %k, %c128 {predicate = "lt"} : tensor<1x192xbool>', 0),  # true of one part, false of the other
+        ('arith.cmp %k, %c150 {predicate = "lt"} : tensor<1x192xbool>', 1),
+        ('arith.cmp %k, %n {predicate = "lt"} : tensor<1x192xbool>', 2),
+        ('arith.cmp %half, %c0.5 {predicate = "lt"} : tensor<1x192xbool>', 0),  # of floats, which have no ranges
+        ('arith.cmp %half, %s {predicate = "lt"} : tensor<1x192xbool>', 2),
+        ("arith.min %k, %x : tensor<1x192xint32>", 0),
+        ("arith.max %k, %x : tensor<1x192xint32>", 0),
+        ("arith.max %x, %k : tensor<1x192xint32>", 0),
+        ("arith.min %k, %y : tensor<1x192xint32>", 1),
+        ("arith.max %k, %y : tensor<1x192xint32>", 1),
+        ("arith.min %k, %c128 : tensor<1x192xint32>", 0),
+        ("arith.max %k, %c128 : tensor<1x192xint32>", 0),
+        ("arith.min %k, %n : tensor<1x192xint32>", 2),
+        ("arith.max %half, %c0.25 : tensor<1x192xfloat32>", 0),
+        ("arith.max %half, %s : tensor<1x192xfloat32>", 2),
+    ],
+)
+def test_what_is_known_of_a_part_is_not_computed(step: str, left: int) -> None:
+    lines = check(f"""{NUMBERED}
+        %s = arith.cast %n : float32
+        %v = {step}
+        %f = arith.cast %v : tensor<1x192xfloat32>
+        %e = arith.add %d, %f : tensor<64x192xfloat32>
+        tile.store %e, %C[%r, %k] {{guarded = true}}""")
+    assert sum(step.split()[0] in line for line in lines) == left, lines
+    assert not shapes(lines)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "left", "reductions"),
+    [
+        ("sum", 0, "0", 1), ("sum", 0, "1", 2), ("max", 0, "0", 2), ("absmax", 0, "0", 2), ("sum", 150, "0", 2),
+        ("sum", 0, "0.0", 2), ("sum", 0, "-0.0", 1), ("sum", 0, "-1.0", 2), ("max", 0, "-0.0", 2),
+    ],
+)  # fmt: skip
+def test_parts_of_zeros_add_nothing(kind: str, kept: int, left: str, reductions: int) -> None:
+    """Of floats those of -0.0: one 0.0 makes a sum of -0.0 another one."""
+    dtype = "float32" if "." in left else "int32"
+    lines = check(f"""{PRODUCT}
+        %a = arith.cast %d : tensor<64x192x{dtype}>
+        %o = arith.constant {{value = {left}}} : {dtype}
+        %p = arith.cmp %k, %c{kept or 128} {{predicate = "lt"}} : tensor<1x192xbool>
+        %e = arith.select %p, %a, %o : tensor<64x192x{dtype}>
+        %m = tensor.reduce %e {{kind = "{kind}", axis = 1}} : tensor<64x{dtype}>
+        %f = arith.cast %m : tensor<64xfloat32>
+        %q = tensor.iota {{axis = 0}} : tensor<64xint32>
+        tile.store %f, %C[%q, %c0] {{guarded = true}}""")
+    assert sum("tensor.reduce" in line for line in lines) == reductions, lines
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'arith.cmp %k, %c192 {predicate = "lt"} : tensor<1x192xbool>',
+        'arith.cmp %half, %c0.5 {predicate = "ge"} : tensor<1x192xbool>',  # as constants of floats, which have no range
+        'arith.cmp %more, %c0.5 {predicate = "ge"} : tensor<1x192xbool>',
+    ],
+)
+def test_of_zeros_alone_one_part_is_reduced(condition: str) -> None:
+    lines = check(f"""{NUMBERED}
+        %o = arith.constant {{value = 0}} : tensor<64x192xint32>
+        %a = arith.cast %d : tensor<64x192xint32>
+        %more = arith.max %half, %c0.25 : tensor<1x192xfloat32>
+        %p = {condition}
+        %e = arith.select %p, %o, %a : tensor<64x192xint32>
+        %m = tensor.reduce %e {{kind = "sum", axis = 1}} : tensor<64xint32>
+        %f = arith.cast %m : tensor<64xfloat32>
+        %q = tensor.iota {{axis = 0}} : tensor<64xint32>
+        tile.store %f, %C[%q, %c0] {{guarded = true}}""")
+    assert sum("tensor.reduce" in line for line in lines) == 1, lines
+
+
 def test_nan_in_one_part_stays_where_maxima_keep_it() -> None:
     body = f"""{PRODUCT}
         %nan = arith.div %c0.0, %c0.0 : float32

@@ -76,7 +76,7 @@ def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
         shape, target_axes, source_axes = _with_ones(target, shape, target_axes, source_axes)
     elif target.scope == "global" and _is_whole(source, shape, source_axes):
         shape, source_axes, target_axes = _with_ones(source, shape, source_axes, target_axes)
-    elif source_axes == target_axes and all(_is_whole(each, shape, source_axes) for each in (source, target)):
+    elif source_axes == target_axes and source.shape == target.shape and _is_whole(target, shape, target_axes):
         shape, source_axes = target.static_shape, tuple(range(len(target.shape)))
         target_axes = source_axes
     value = _read_tile(builder, op.source, op.source_offsets, shape, source_axes, op.safe_value, op.eviction)

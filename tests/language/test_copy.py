@@ -55,6 +55,31 @@ def test_dimensions_of_one_do_not_count(run: Any) -> None:
     assert torch.equal(c[0], a[0, :, 1, 3])
 
 
+def test_tiles_of_other_ranks_are_copied_whole(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3,), F), B: T.Tensor((3, 1, 1), F), C: T.Tensor((1, 1), F)):
+        with T.Kernel(1):
+            line, column = T.alloc_fragment((3,), F), T.alloc_shared((3, 1), F)
+            deep, back = T.alloc_fragment((3, 1, 1), F), T.alloc_shared((3,), F)
+            total, largest = T.alloc_fragment((1, 1), F), T.alloc_shared((1, 1, 1), F)
+            T.copy(A, line)
+            T.copy(line[:], column[:, 0])
+            T.copy(column[:, :], deep[:, :, 0])
+            T.copy(deep[:, 0, 0], back[:])
+            T.copy(back[:], deep[:, 0, :])
+            T.copy(deep, B)
+            T.fill(total[0, :], 100.0)
+            T.reduce_sum(line, total[0, :], dim=0, clear=False)  # through tiles of one element, of other ranks
+            T.reduce_max(column, largest[0, :, 0], dim=0)
+            T.copy(total[:, 0], largest[:, 0, 0])
+            T.copy(largest[0, :, :], C)
+
+    a = numbers(3)
+    b, c = run(main, a, out_idx=(1, 2))
+    assert torch.equal(b.flatten(), a)
+    assert c.item() == 106
+
+
 def test_elements_and_negative_indices(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((5, 6), F), B: T.Tensor((5, 6), F)):

@@ -375,6 +375,46 @@ def test_iterations_that_contribute_to_one_element_are_no_race() -> None:
     assert [each.subject for each in races(kept)] == ["iterations that write r", "blocks that write Y"]
 
 
+def test_what_a_load_gives_to_nobody_is_no_race() -> None:
+    @T.prim_func
+    def reducers(A: T.Tensor((8, 4), "int32"), Y: T.Tensor((8,), "int32"), Z: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            total, largest = T.alloc_reducer((8,), "int32"), T.alloc_reducer((8,), "int32", op="max")
+            T.reducer_init(total)
+            T.reducer_init(largest)
+            for i, j in T.Parallel(8, 4):
+                total[i] += A[i, j] * j
+                largest[i] = T.max(A[i, j], largest[i])
+            T.finalize_reducer(total, Y)
+            T.finalize_reducer(largest, Z)
+
+    @T.prim_func
+    def folded(A: T.Tensor((8,), "int32"), Y: T.Tensor((8,), "int32"), kept: T.int32):
+        with T.Kernel(1, threads=32):
+            t = T.alloc_shared((8,), "int32")
+            T.copy(A, t)
+            for i in T.Parallel(8):
+                other = t[7 - i]
+                if i < 4:
+                    t[i] = T.if_then_else(kept == 0, other, 0)
+            T.copy(t, Y)
+
+    @T.prim_func
+    def used(A: T.Tensor((8,), "int32"), Y: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            t = T.alloc_shared((8,), "int32")
+            T.copy(A, t)
+            for i in T.Parallel(8):
+                other = t[7 - i]
+                if i < 5:
+                    t[i] = other  # here
+            T.copy(t, Y)
+
+    assert statuses(races(reducers)) == {"proved"}
+    assert statuses(races(folded)) == {"proved"}
+    assert failures(races(used), used, "here")
+
+
 def test_a_scatter_is_unknown() -> None:
     @T.prim_func
     def scatter(I: T.Tensor((64,), "int32"), B: T.Tensor((64,), "int32")):

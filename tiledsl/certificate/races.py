@@ -4,7 +4,8 @@ What is looked at is the program as the user wrote it, before any pass. Two exec
 what is around both; everything else is their own. The order of blocks and of iterations is nowhere defined, so that
 there is a race wherever the solver finds two that differ and meet in one element, unless both are atomic; whether
 blocks that release and acquire by atomic operations wait for each other stays open. Updates of on-chip elements that
-several iterations share, as r[i] += x[i, j], are contributions, and count as atomic.
+several iterations share, as r[i] += x[i, j], are contributions, and count as atomic. A load counts where its value is of
+use.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
 from tiledsl.certificate.bounds import name_of, place_of, unclear_in, value_of
 from tiledsl.certificate.check import Check
+from tiledsl.certificate.needed import needed
 from tiledsl.certificate.solver import Solver, shown
-from tiledsl.certificate.terms import Variable, compare, either, invert
+from tiledsl.certificate.terms import Variable, both, compare, either, invert
 from tiledsl.dialects import scf, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -39,6 +41,8 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
             if access.mode == "read":  # a part of the update
                 continue
             access = replace(access, mode="atomic")
+        if access.mode == "read" and isinstance(access.op, tile.LoadOp):
+            access = replace(access, when=both(access.when, needed(program, access.op)))
         try:
             accesses.append(rooted(access))
         except Unfollowed as reason:

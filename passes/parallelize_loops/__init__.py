@@ -101,6 +101,7 @@ class ParallelizeLoops(Pass):
                 continue
             if self.reductions and (updates := updates_of_thread(loop)) is not None:
                 for update in updates:
+                    differs |= update.allowances
                     apply_update(update)
                 _parallelize(loop, points)
                 continue

@@ -48,7 +48,7 @@ class Total:
         """What a scan changes of the bits."""
         if self.factor is not None:
             return {"recurrence"}
-        return {"reassociation"} if self.update.kind == "add" and is_float(self.store.buffer.dtype) else set()
+        return self.update.allowances
 
     @property
     def has_begin(self) -> bool:

@@ -36,6 +36,11 @@ class Update:
     kind: str
     terms: list[tuple[Value, bool]]
 
+    @property
+    def allowances(self) -> set[str]:
+        """What another order changes of the bits."""
+        return {"reassociation"} if self.kind == "add" and is_float(self.store.buffer.dtype) else set()
+
 
 def shared_updates(variance: Variance) -> list[Update]:
     """The stores of a T.Parallel to on-chip elements that several iterations may combine with values of their own.

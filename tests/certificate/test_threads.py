@@ -54,6 +54,33 @@ def test_an_array_of_one_thread_is_not_another_ones() -> None:
     assert findings(text) == [("read", "failed", "reads of own")]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "update", "reorders"),
+    [
+        ("float32", "own[0] += a[k] * T.cast(tx, 'float32')", True),
+        ("float16", "own[0] = own[0] - T.cast(a[k], 'float32')", True),
+        ("float16", "own[0] = T.max(own[0], T.cast(a[k], 'float32'))", False),
+    ],
+)
+def test_what_a_thread_adds_up_in_another_order_is_named(dtype: str, update: str, reorders: bool) -> None:
+    program = tiledsl.parse(f"""@T.prim_func
+def main(A: T.Tensor((128,), "{dtype}"), B: T.Tensor((32,), "float32")):
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        a, own = T.alloc_local((4,), "{dtype}"), T.alloc_local((1,), "float32")
+        T.clear(own)
+        for k in T.vectorized(4):
+            a[k] = A[tx * 4 + k]
+        for k in T.serial(4):
+            {update}
+        B[tx] = own[0]
+""")
+    checks = tiledsl.compile(program, out_idx=[-1], target="cuda:90").verify().checks
+    assert {each.status for each in checks} == {"proved", "tested"}
+    (made,) = [each.detail for each in checks if each.subject == "parallelize-loops"]
+    assert ("reassociation" in made) == reorders
+
+
 def test_threads_that_write_one_element_in_one_statement_are_found() -> None:
     text = "s[tx] = 0\ns[tx // 2] = A[tx]\nB[tx] = s[tx]"
     assert findings(text) == [("race", "failed", "iterations that write s")]

@@ -230,7 +230,7 @@ class Expressions:
             raise TileError(
                 f"a Python {type(value).__name__} cannot be indexed by a value known only on the device",
                 node.loc,
-                ["loop with `for x in T.unroll(n)` over a constant n, or over the sequence itself"],
+                ["loop over the sequence itself, `for k, x in enumerate(table)`; indices of T.unroll are the device's"],
                 code="device-value",
             )
         return self._host(node, operator.getitem, value, index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import tile
@@ -44,6 +45,7 @@ class Keys:
     def __init__(self, written: set[Value]) -> None:
         self.written = written  # buffers that the kernel changes
         self.same: dict[Value, object] = {}  # what stands for the indices of loops that have become one
+        self.sizes: dict[object, dict[Any, list[int]]] = {}  # which make a loop's bound which number
         self._known: dict[Value, object] = {}
 
     def of(self, value: Value) -> object:
@@ -99,18 +101,43 @@ def resolved(value: Value) -> Value:
     return value
 
 
+@dataclass
+class _Level:
+    """What the roles do outside of all loops, or in loops that are one: what comes before what, whatever the order."""
+
+    chains: dict[int, list[Item]]
+    inside: dict[Step, Item]  # of which item of these a step is a part
+    needs: dict[Item, set[Item]]
+    loops: list[tuple[Fused, _Level]]
+
+
 class Merger:
     """Puts the programs of roles in one order. `edges` are pairs of steps of which the first must come first."""
 
     def __init__(self, roles: Sequence[Role], keys: Keys, priority: Sequence[int]) -> None:
-        self.roles, self.keys, self.priority = roles, keys, priority
+        self.keys, self.priority = keys, priority
         self.edges: list[tuple[Step, Step]] = []
+        self._whole = self._level({role.number: role.program for role in roles})
 
     def merge(self) -> list[Item]:
-        return self._level({role.number: role.program for role in self.roles})
+        return self._merged(self._whole)
 
-    def _level(self, programs: Mapping[int, Sequence[Node]]) -> list[Item]:
+    def _merged(self, level: _Level) -> list[Item]:
+        for fused, inner in level.loops:
+            fused.body = self._merged(inner)
+        before: dict[Item, dict[Item, tuple[Step, Step]]] = {}
+        for first, last in self.edges:
+            one, other = level.inside.get(first), level.inside.get(last)
+            if one is not None and other is not None and one is not other:
+                before.setdefault(other, {})[one] = (first, last)
+        return self._sorted(level, before)
+
+    def _level(self, programs: Mapping[int, Sequence[Node]]) -> _Level:
         groups = self._fused(programs)
+        loops = [
+            (fused, self._level({loop.role: loop.body for loop in fused.loops}))
+            for fused in dict.fromkeys(groups.values())
+        ]
         chains: dict[int, list[Item]] = {}
         for role, program in programs.items():
             chains[role] = [node if isinstance(node, Step) else groups[node] for node in program]
@@ -118,12 +145,11 @@ class Merger:
         for role, program in programs.items():
             for node, item in zip(program, chains[role], strict=True):
                 inside.update((step, item) for step in steps_of([node]))
-        before: dict[Item, dict[Item, tuple[Step, Step]]] = {}
-        for first, last in self.edges:
-            one, other = inside.get(first), inside.get(last)
-            if one is not None and other is not None and one is not other:
-                before.setdefault(other, {})[one] = (first, last)
-        return self._sorted(chains, before)
+        needs: dict[Item, set[Item]] = {}
+        for chain in chains.values():
+            for item, earlier in self._needs(chain):
+                needs.setdefault(item, set()).update(earlier)
+        return _Level(chains, inside, needs, loops)
 
     def _fused(self, programs: Mapping[int, Sequence[Node]]) -> dict[Loop, Fused]:
         """The loops of the roles with one iteration space, the first with the first, the second with the second."""
@@ -142,18 +168,12 @@ class Merger:
         for each in found.values():
             for loop in each.loops:
                 self.keys.same[loop.op.index] = each.first.op.index
-            each.body = self._level({loop.role: loop.body for loop in each.loops})
         return of
 
-    def _sorted(
-        self, chains: Mapping[int, list[Item]], before: Mapping[Item, Mapping[Item, tuple[Step, Step]]]
-    ) -> list[Item]:
-        needs: dict[Item, set[Item]] = {}
-        for chain in chains.values():
-            for item, earlier in self._needs(chain):
-                needs.setdefault(item, set()).update(earlier)
+    def _sorted(self, level: _Level, before: Mapping[Item, Mapping[Item, tuple[Step, Step]]]) -> list[Item]:
+        needs = level.needs
         done: dict[Item, None] = {}
-        left = {role: dict.fromkeys(chain) for role, chain in chains.items()}
+        left = {role: dict.fromkeys(chain) for role, chain in level.chains.items()}
         while any(left.values()):
             blocked: dict[int, Item] = {}
             for role in self.priority:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,7 +28,6 @@ from tiledsl.passes.merge_roles.order import Fused, Item, Keys, resolved
 from tiledsl.passes.merge_roles.roles import Role, Step, is_variable
 
 Box = tuple[tuple[int, int], ...]  # of each dimension the first index and the one after the last
-Clock = Counter[Hashable]  # from 1 on; 0 is nothing yet
 
 _SKIPPED = 240  # turns of long loops, a multiple of every usual number of stages and its double
 _HEAD, _TAIL = 48, 48
@@ -45,6 +43,29 @@ class Before(Exception):
 
 
 @dataclass
+class Clock:
+    """What one knows to be over: of each role its steps up to one, from 1 on; of copies, a bit for each."""
+
+    steps: dict[int, int] = field(default_factory=dict)
+    copies: int = 0
+
+    def learn(self, other: Clock) -> None:
+        mine = self.steps
+        for role, time in other.steps.items():
+            if mine.get(role, 0) < time:
+                mine[role] = time
+        self.copies |= other.copies
+
+    def knows(self, other: Clock) -> bool:
+        if other.copies & ~self.copies:
+            return False
+        return all(self.steps.get(role, 0) >= time for role, time in other.steps.items())
+
+    def copied(self) -> Clock:
+        return Clock({**self.steps}, self.copies)
+
+
+@dataclass
 class Barrier:
     """One barrier: its arrivals so far, and what who arrived knew."""
 
@@ -52,7 +73,7 @@ class Barrier:
     arrived: int = 0
     known: list[Clock] = field(default_factory=list)  # of each phase that is complete, and before
     own: list[Clock] = field(default_factory=list)  # of each phase alone
-    under_way: Clock = field(default_factory=Counter)
+    under_way: Clock = field(default_factory=Clock)
     waits: dict[tuple[int, int], tuple[int, Step]] = field(default_factory=dict)  # (role, phase) -> when
 
     @property
@@ -107,6 +128,7 @@ class World:
         self.of_reads = reads
         self.roles, self.kernel, self.keys, self.trips, self.seed = roles, kernel, keys, trips, seed
         self.is_certain = True  # whether no number had to be chosen
+        self.asks_trips = False  # whether `trips` are those of any loop
         self.env: list[dict[Value, Number | None]] = [{} for _ in roles]
         self.chosen: dict[object, Number] = {}
         self.solved: set[object] = set()  # the bounds of loops that follow from them
@@ -114,9 +136,9 @@ class World:
         self.vars: dict[tuple[Hashable, ...], Number | None] = {}
         self.barriers: dict[tuple[Value, int], Barrier] = {}
         self.counts: dict[Value, tuple[int, ...]] = {}
-        self.clocks: list[Clock] = [Counter({role.number: 1}) for role in roles]
-        self.copies: list[Clock] = [Counter() for _ in roles]  # of each role, those that no arrival has spoken of
-        self.numbers = itertools.count()  # of copies that were started
+        self.clocks: list[Clock] = [Clock({role.number: 1}) for role in roles]
+        self.copies = [0 for _ in roles]  # of each role, those that no arrival has spoken of
+        self.started = 0  # copies
         self.accesses: dict[Value, dict[tuple[Hashable, ...], Access]] = {}
         self.blocked: dict[int, Waiting] = {}
         self.ranges = Ranges.around(kernel)
@@ -150,7 +172,7 @@ class World:
         upper = self._number(op.upper, first.role)
         if upper is None or arith.constant_of(op.upper) is None and self.keys.of(op.upper) not in self.solved:
             upper = lower + step * self.trips
-            self.is_certain = False
+            self.is_certain, self.asks_trips = False, True
             for loop in fused.loops:
                 self.chosen[self.keys.of(loop.op.upper)] = upper
         indices = range(lower, int(upper), step)
@@ -194,23 +216,34 @@ class World:
         for other in others:
             self.chosen[self.keys.of(other)] = 0
 
-        def turns(number: int) -> Number | None:
-            def known(value: Value) -> Number | None:
-                if self.keys.of(value) == self.keys.of(leaf):
-                    return number
-                if resolved(value) is not value:
-                    return number_of(resolved(value), known)
-                return self.chosen.get(self.keys.of(value))
-
-            return number_of(resolved(upper), known)
-
-        found = [number for number in range(_MOST_SIZE) if turns(number) == self.trips] if leaf.dtype != "bool" else []
-        if found:
+        self.asks_trips = True
+        given = tuple((self.keys.of(each), self.chosen[self.keys.of(each)]) for each in leaves if each is not leaf)
+        key = self.keys.of(upper), self.keys.of(leaf), given
+        if key not in self.keys.sizes:
+            self.keys.sizes[key] = self._sizes(upper, leaf)
+        if found := self.keys.sizes[key].get(self.trips, []):
             self.chosen[self.keys.of(leaf)] = (
                 found[0 if self.seed % 2 else -1] if len(found) < _MOST_SIZE // 2 else found[0]
             )
             self.solved.add(self.keys.of(upper))
         self.is_certain = False
+
+    def _sizes(self, upper: Value, leaf: Value) -> dict[Number | None, list[int]]:
+        """Numbers of what a loop's bound is computed from, by the number that it is then."""
+        name, last = self.keys.of(leaf), functools.cache(resolved)
+        number = 0
+
+        def known(value: Value) -> Number | None:
+            if self.keys.of(value) == name:
+                return number
+            if last(value) is not value:
+                return number_of(last(value), known)
+            return self.chosen.get(self.keys.of(value))
+
+        found: dict[Number | None, list[int]] = {}
+        for number in range(_MOST_SIZE) if leaf.dtype != "bool" else ():
+            found.setdefault(number_of(last(upper), known), []).append(number)
+        return found
 
     def _number(self, value: Value, role: int) -> Number | None:
         return number_of(value, lambda each: self._known(each, role))
@@ -262,7 +295,7 @@ class World:
             return
         self._meet(step.roles)
         for each in step.roles:
-            self.clocks[each][each] += 1
+            self.clocks[each].steps[each] += 1
         if isinstance(op, thread.InitBarriersOp):
             self.counts[op.barriers] = op.counts
         elif isinstance(op, thread.ArriveOp):
@@ -275,11 +308,11 @@ class World:
 
     def _meet(self, roles: Sequence[int]) -> None:
         """They wait for each other."""
-        known: Clock = Counter()
-        for role in roles:
-            _learn(known, self.clocks[role])
-        for role in roles:
-            _learn(self.clocks[role], known)
+        first, *others = (self.clocks[role] for role in roles)
+        for each in others:
+            first.learn(each)
+        for each in others:
+            each.learn(first)
 
     def _scalars(self, op: Operation, role: int) -> None:
         if isinstance(op, tile.LoadOp):
@@ -330,10 +363,10 @@ class World:
 
     def _arrive(self, op: thread.ArriveOp, step: Step, role: int) -> None:
         barrier = self._barrier(op, op.index, role)
-        _learn(barrier.under_way, self.clocks[role])
+        barrier.under_way.learn(self.clocks[role])
         if op.copies:
-            _learn(barrier.under_way, self.copies[role])
-            self.copies[role].clear()
+            barrier.under_way.copies |= self.copies[role]
+            self.copies[role] = 0
         old = barrier.phase
         if barrier.arrived % barrier.count + step.lanes > barrier.count:
             raise TileError(
@@ -351,12 +384,12 @@ class World:
     def _complete(self, barrier: Barrier, step: Step, op: thread.ArriveOp) -> None:
         known = barrier.under_way
         barrier.own.append(known)
-        barrier.known.append(Counter(barrier.known[-1] if barrier.known else ()))
-        _learn(barrier.known[-1], known)
-        barrier.under_way = Counter()
+        barrier.known.append(barrier.known[-1].copied() if barrier.known else Clock())
+        barrier.known[-1].learn(known)
+        barrier.under_way = Clock()
         ended = barrier.phase
         for (role, phase), (time, wait) in list(barrier.waits.items()):
-            if phase == ended - 1 and not self.blocked and barrier.known[-1][role] < time:
+            if phase == ended - 1 and not self.blocked and barrier.known[-1].steps.get(role, 0) < time:
                 raise TileError(
                     f"{self.roles[role]} may find {_name(op)} one phase ahead, and wait for ever: nothing keeps the "
                     f"next phase from being complete before this wait{self._when()}",
@@ -382,7 +415,7 @@ class World:
             return
         phase = barrier.phase
         if phase:
-            early = phase >= 2 and any(self.clocks[role][who] < time for who, time in barrier.own[phase - 2].items())
+            early = phase >= 2 and not self.clocks[role].knows(barrier.own[phase - 2])
             if early and not self.blocked:
                 raise TileError(
                     f"this wait may be let through by an earlier phase of {_name(op)}: nothing tells "
@@ -391,8 +424,8 @@ class World:
                     ["wait for each phase, or for what who arrived has waited for"],
                     code="warp-roles",
                 )
-            _learn(self.clocks[role], barrier.known[phase - 1])
-        barrier.waits[role, phase] = self.clocks[role][role], step
+            self.clocks[role].learn(barrier.known[phase - 1])
+        barrier.waits[role, phase] = self.clocks[role].steps[role], step
 
     def _awake(self, step: Step) -> None:
         """A step that lets another role go on had to come before."""
@@ -425,25 +458,25 @@ class World:
     def _accesses(self, op: Operation, step: Step) -> bool:
         """Note what a step accesses; whether its role goes on after it."""
         role, *_ = step.roles
-        started: Clock = Counter({("copy", next(self.numbers)): 1})
-        found = self.accesses_within(op)
+        started, found = 1 << self.started, self.accesses_within(op)
+        self.started += 1
         for (buffer, box, writes), _ in found:
-            if not writes and not self._access(buffer, self._box(box, role), False, step, None):
+            if not writes and not self._access(buffer, self._box(box, role), False, step, 0):
                 return False
         if isinstance(op, thread.AsyncOp) and op.barriers:
-            _learn(self._barrier(op, op.index[0], role).under_way, started)
+            self._barrier(op, op.index[0], role).under_way.copies |= started
         elif any(is_started for _, is_started in found):
-            _learn(self.copies[role], started)
+            self.copies[role] |= started
         for (buffer, box, writes), is_started in found:
             if writes:
-                self._access(buffer, self._box(box, role), True, step, started if is_started else None)
+                self._access(buffer, self._box(box, role), True, step, started if is_started else 0)
         return True
 
     def _box(self, box: Any, role: int) -> Box:
         found: Box = box(lambda value: self._number(value, role), self.ranges)
         return found
 
-    def _access(self, buffer: Value, box: Box, writes: bool, step: Step, copy: Clock | None) -> bool:
+    def _access(self, buffer: Value, box: Box, writes: bool, step: Step, copy: int) -> bool:
         """Note an access; whether the role goes on after it."""
         before = self.accesses.setdefault(buffer, {})
         over = {key: each for key, each in before.items() if overlap(key[0], box)}  # type: ignore[arg-type]
@@ -460,7 +493,7 @@ class World:
         else:
             self._in_order(buffer, over.values(), writes, step)
         self.events.append(Event(buffer, step, box, writes))
-        ends: Clock = copy or Counter({role: self.clocks[role][role] for role in step.roles})
+        ends = Clock(copies=copy) if copy else Clock({role: self.clocks[role].steps[role] for role in step.roles})
         if writes and not self.blocked:
             for key in over:
                 if covers(box, key[0]):
@@ -474,8 +507,7 @@ class World:
                 continue
             role, *_ = step.roles  # several have met
             clock = self.clocks[role]
-            known = all(clock[who] >= time for who, time in each.ends.items())
-            if known or each.writes and writes and each.step.roles == step.roles:
+            if clock.knows(each.ends) or each.writes and writes and each.step.roles == step.roles:
                 continue
             late = self.of_reads.late
             if not writes and late.get(step) == each.step and self._is_only_write(buffer, each.step):
@@ -527,12 +559,6 @@ def _leaves(value: Value) -> Iterator[Value]:
         return
     for operand in op.operands:
         yield from _leaves(operand)
-
-
-def _learn(clock: Clock, other: Clock) -> None:
-    for who, time in other.items():
-        if clock[who] < time:
-            clock[who] = time
 
 
 def _is_in(step: Step, fused: Fused) -> bool:

@@ -54,6 +54,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
     divide_rows_once,
     mask_after_products,
     masked_products,
+    merge_limits,
     multiply_rows_once,
 )
 from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
@@ -304,6 +305,7 @@ class SelectEmitter(Pass):
         if skewed and merge_softmax_loops([loop.op for loop in found.loops]):
             found = tile_loops(body)
         if skewed:
+            merge_limits(op for loop in found.loops for op in loop.op.walk())
             compare_columns(op for loop in found.loops for op in loop.op.walk())
         chosen = rescaling(found, groups, self.fast_math) if self.rescale == "auto" else self.rescale
         loops = [loop.op for loop in found.loops]

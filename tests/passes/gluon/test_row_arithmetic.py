@@ -9,11 +9,14 @@ import pytest
 
 from tests.passes.ir_cases import body_lines, kernel_of, program
 from tests.support import executor
+from tiledsl.dialects import arith
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
     mask_after_products,
+    merge_limits,
     multiply_rows_once,
 )
 
@@ -36,12 +39,12 @@ TILE, MASK = "tensor<8x16xfloat32>", "tensor<8x16xbool>"
 STORE = "\ntile.store %y, %B[%i, %j]"
 
 
-def rewritten(rewrite: Callable[..., None], body: str) -> bool:
+def rewritten(rewrite: Callable[..., None], body: str, s: int = 3) -> bool:
     """Whether the program is another one now; it means the same."""
     program_after = program(START + body, grid=(1,))
     arrays = lambda: [
         np.random.default_rng(0).uniform(0.5, 2, (64, 96)).astype(np.float32), np.zeros((64, 96), np.float32),
-        np.arange(1000, dtype=np.int32), np.ones(5, np.float32), 3, 1.0, True, 1,
+        np.arange(1000, dtype=np.int32), np.ones(5, np.float32), s, 1.0, True, 1,
     ]  # fmt: skip
     expected, found = arrays(), arrays()
     before = body_lines(program_after)
@@ -113,7 +116,8 @@ def test_masks_of_products(sides: str, after: str, changes: bool) -> None:
     [
         ("%p", "%q", True), ("%q", "%p", True), ("%p", "%i", True), ("%q", "%j", True), ("%j", "%i", False),
         ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False), ("%wild", "%q", False),
-        ("%q", "%wild", False), ("%near", "%q", True), ("%far", "%q", True), ("%farther", "%q", False),
+        ("%q", "%wild", False), ("%near", "%q", True), ("%far", "%q", True), ("%farther", "%q", True),
+        ("%farthest", "%q", False),
         ("%all", "%bx", False), ("%bx", "%all", False), ("%wp", "%wq", False), ("%mixed", "%q", False),
     ],
 )  # fmt: skip
@@ -127,6 +131,9 @@ def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: st
     %far = arith.add %j, %much : tensor<1x16xint32>
     %more = arith.mul %few, %c1052689 : int32
     %farther = arith.add %j, %more : tensor<1x16xint32>
+    %least = arith.and %s, %c7 : int32
+    %most = arith.mul %least, %c300000000 : int32
+    %farthest = arith.add %farther, %most : tensor<1x16xint32>
     %q = arith.add %i, %c7 : tensor<8x1xint32>
     %all = tensor.broadcast %p : tensor<8x16xint32>
     %wp = arith.cast %p : tensor<1x16xint64>
@@ -153,3 +160,46 @@ def test_columns_are_compared_by_themselves_where_there_is_one_row(rows: int, ch
     %y = arith.select %seen, {value}, %nought : tensor<{rows}x16xfloat32>
     tile.store %y, %B[{place}, %j]"""
     assert rewritten(compare_columns, body) is changes
+
+
+LIMITS = """
+%p = arith.add %j, %bx : tensor<1x16xint32>
+%a = arith.add %i, %s : tensor<8x1xint32>
+%wild = arith.add %j, %s : tensor<1x16xint32>
+%above = arith.cmp %a, %p {predicate = "lt"} : tensor<8x16xbool>
+%under = arith.cmp %p, %a {predicate = "le"} : tensor<8x16xbool>
+%behind = arith.cmp %p, %s {predicate = "ge"} : tensor<1x16xbool>
+%before = arith.cmp %p, %s {predicate = "lt"} : tensor<1x16xbool>
+%row_out = arith.cmp %i, %s {predicate = "ge"} : tensor<8x1xbool>
+%row_in = arith.cmp %i, %s {predicate = "lt"} : tensor<8x1xbool>
+%far = arith.cmp %wild, %i {predicate = "gt"} : tensor<8x16xbool>
+%hidden = arith.cmp %x, %half32 {predicate = "lt"} : tensor<8x16xbool>
+"""
+
+
+@pytest.mark.parametrize("s", [3, 0, 20, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize(
+    ("kind", "sides", "compared"),
+    [
+        ("or", ("%above", "%behind"), 1), ("or", ("%above", "%row_out", "%behind"), 1),
+        ("or", ("%row_out", "%behind"), 1),
+        ("or", ("%above", "%b"), 1), ("and", ("%under", "%before"), 1), ("and", ("%row_in", "%under", "%before"), 1),
+        ("and", ("%b", "%under"), 1), ("or", ("%above", "%behind", "%hidden"), 2), ("or", ("%under", "%before"), None),
+        ("and", ("%above", "%behind"), None), ("or", ("%far", "%row_out"), None), ("or", ("%above", "%hidden"), None),
+    ],
+)  # fmt: skip
+def test_limits_of_columns_become_one(kind: str, sides: tuple[str, ...], compared: int | None, s: int) -> None:
+    first, *others = sides
+    chain = "".join(
+        f"\n%o{number + 1} = arith.{kind} {first if number == 0 else f'%o{number}'}, {each} : {MASK}"
+        for number, each in enumerate(others)
+    )
+    half = "%half32 = arith.constant {value = 1.2} : float32\n"
+    body = f"{half}{LIMITS}{chain}\n%y = arith.select %o{len(others)}, %x, %nought : {TILE}"
+    assert rewritten(merge_limits, body + STORE, s) is (compared is not None)
+    if compared is not None:
+        changed = program(START + body + STORE, grid=(1,))
+        merge_limits(list(kernel_of(changed).walk()))
+        erase_unused(kernel_of(changed).body, is_removable)
+        wide = [op for op in kernel_of(changed).walk() if isinstance(op, arith.CmpOp) and op.out.shape == (8, 16)]
+        assert len(wide) == compared

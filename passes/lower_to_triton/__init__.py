@@ -201,8 +201,11 @@ class _KernelLowering:
             lower_gluon(launch, indices, kernel.option("persistent") is not False)
         else:
             at_start = Builder(self.body, self.body.first, kernel.loc)
-            for axis, index in enumerate(indices):
-                index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
+            for axis, (index, extent) in enumerate(zip(indices, launch.grid, strict=True)):
+                if constant_of(extent) == 1:
+                    index.replace_with(at_start.constant(0, index.type))
+                else:
+                    index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
         self.body.set_args([])
         ops = list(self.body.walk())
         left = of_kinds(ops, *_PROMOTED)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.affine import linear_form
-from tiledsl.analysis.dependence import handed_on, reached
+from tiledsl.analysis.dependence import handed_on, is_made_in, reached
+from tiledsl.analysis.linear import LinearForm, constant_form, single_form
 from tiledsl.analysis.picks import Pick, pick_of, place_of
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, scf, tensor
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import Type, with_shape
+from tiledsl.ir.types import Type, is_float, with_shape
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.tile_values import compared, reshaped, selected
+from tiledsl.passes.index_arithmetic import materialize
+from tiledsl.passes.tile_values import compared, iota, reshaped, selected
 
 MOST = 4  # versions
 
@@ -43,14 +45,28 @@ class SeparateVersions(Pass):
     def run(self, program: Program) -> None:
         if not self.enabled:
             return
-        ranges = Ranges(program.root)
-        carried = [arg for loop in of_kinds(program.root.walk(), scf.ForOp) for arg in loop.iter_args]
-        webs = [_Web(arg, ranges) for arg in carried if len(arg.shape) > 1 and arg.shape[0] <= MOST]
-        found = [web for web in webs if web.is_whole()]
+        found = _webs(program.root)
+        rings = [ring for web in found for ring in web.rings()]
+        for ring in rings:
+            ring.hold()
+        if rings:
+            canonicalize(program.root, CANONICAL_PATTERNS)
+            found = _webs(program.root)
         for web in found:
             web.separate()
         if found:
             canonicalize(program.root, CANONICAL_PATTERNS)
+
+
+def _webs(root: Operation) -> list[_Web]:
+    ranges = Ranges(root)
+    carried = [arg for loop in of_kinds(root.walk(), scf.ForOp) for arg in loop.iter_args]
+    found: list[_Web] = []
+    for arg in carried:
+        if len(arg.shape) > 1 and arg.shape[0] <= MOST and not any(arg in web.members for web in found):
+            web = _Web(arg, ranges)
+            found += [web] if web.is_whole() else []
+    return found
 
 
 def _replaced_in(value: Value) -> Value | None:
@@ -121,6 +137,12 @@ class _Web:
     def _is_version(self, place: Value) -> bool:
         found = self.ranges.of(place)
         return found.lo >= 0 and found.hi < self.start.shape[0]
+
+    def rings(self) -> list[_Ring]:
+        """The loops that replace the versions in turn."""
+        loops = {value.owner.parent: value for value in self.members if isinstance(value.owner, Region)}
+        rings = [_Ring(loop, arg, self.picks) for loop, arg in loops.items() if isinstance(loop, scf.ForOp)]
+        return [ring for ring in rings if ring.is_in_turn()]
 
     # Rewriting
 
@@ -195,6 +217,120 @@ class _Web:
                 hit = compared(at, pick.place, "eq", at.constant(number, pick.place.type))
                 found = selected(at, hit, each, found)
         pick.reduction.out.replace_with(found)
+
+
+@dataclass
+class _Ring:
+    """A loop that replaces one version in each turn, each after the one before, and picks those of some turns ago."""
+
+    loop: scf.ForOp
+    arg: Value  # the versions in its body
+    picks: Iterable[Pick]
+    ages: dict[Pick, int] = field(default_factory=dict)  # how many turns ago what is picked was put there
+    form: LinearForm = field(default_factory=LinearForm)  # whose remainder is the place that is replaced
+
+    def is_in_turn(self) -> bool:
+        """Whether it does so, and nothing else is done with the versions there or behind it."""
+        loop, arg, new, out = self.loop, self.arg, self._new, self._out
+        place, first = _replaced_in(new), constant_of(loop.lower)
+        if place is None or not isinstance(new.op, arith.SelectOp) or new.op.on_false is not arg:
+            return False
+        if new.op.parent is not loop.body or constant_of(loop.step) != 1 or not isinstance(first, int) or first < 0:
+            return False
+        form = _remainder_of(place, self._count)
+        values = [] if form is None else [value for factors in form.terms for value in factors]
+        if form is None or any(is_made_in(value, loop) for value in values if value is not loop.index):
+            return False
+        self.form = form
+        behind = form.substituted(loop.index, linear_form(loop.upper, through_names=True).plus(constant_form(-1)))
+        for tile, at, since in ((arg, form, 1), (new, form, 0), (out, behind, 0)):
+            picks = [pick for pick in self.picks if pick.tile is tile]
+            if len(tile.uses) != len(picks) + (tile is not out):
+                return False
+            for pick in picks:
+                age = self._age(pick, at, since)
+                if age is None:
+                    return False
+                self.ages[pick] = age
+        return max(self._held, default=0) < self._count and bool(self.ages)
+
+    def _age(self, pick: Pick, at: LinearForm, since: int) -> int | None:
+        """How many turns ago a version was put where it is picked, `since` at least, if `at` has the place of now."""
+        form, step = _remainder_of(pick.place, self._count), self.form.coefficient(self.loop.index)
+        between = None if form is None else at.plus(form, -1)
+        if between is None or not between.is_constant:
+            return None
+        ages = range(since, since + self._count)
+        return next((age for age in ages if (between.constant - age * step) % self._count == 0), None)
+
+    @property
+    def _held(self) -> list[int]:
+        """For how many turns each is held that a turn puts there; what is picked behind the loop a turn longer."""
+        return [age + (pick.tile is self._out) for pick, age in self.ages.items()]
+
+    def hold(self) -> None:
+        """Carry what the last turns have put there, as many as are picked, in place of the versions."""
+        loop, out, new = self.loop, self._out, self._new.op
+        before, init = Builder.at(loop), loop.inits[loop.iter_args.index(self.arg)]
+        assert isinstance(new, arith.SelectOp), "is_in_turn has looked"
+        type = with_shape(init.shape[1:], init.dtype)
+        put = reshaped(Builder.at(new), new.on_true, type.shape)
+        held, inits, kept = [put], [], []
+        for age in range(1, max(self._held) + 1):
+            at = self.form.substituted(loop.index, single_form(loop.lower).plus(constant_form(-age)))
+            inits.append(_picked(before, init, self._place(before, at)))
+            held.append(loop.body.add_arg(type))
+            kept.append(Value(type, loop))
+            held[-1].name = kept[-1].name = self.arg.name
+        loop.set_field("inits", [*loop.inits, *inits])
+        loop.body.terminator.set_field("values", [*loop.yielded, *held[: len(inits)]])
+        loop.results += kept
+        for pick, age in self.ages.items():
+            found = held[age]
+            if pick.tile is out:
+                here = Builder.at(pick.reduction)
+                then, orelse = Region(), Region()
+                then.insert(scf.YieldOp([kept[age]]))
+                inside = Builder(orelse, None, pick.reduction.loc)
+                inside.insert(scf.YieldOp([_picked(inside, init, pick.place)]))
+                runs = compared(here, loop.lower, "lt", loop.upper)
+                made = scf.IfOp(runs, regions=[then, orelse], result_types=[type], names=[pick.reduction.out.name])
+                found = here.insert(made).result
+            pick.reduction.out.replace_with(found)
+
+    def _place(self, at: Builder, form: LinearForm) -> Value:
+        value = materialize(at, form, self.loop.index.dtype)
+        return at.insert(arith.FloorModOp(value, at.constant(self._count, value.type))).result
+
+    @property
+    def _new(self) -> Value:
+        return self.loop.yielded[self.loop.iter_args.index(self.arg)]
+
+    @property
+    def _out(self) -> Value:
+        return self.loop.results[self.loop.iter_args.index(self.arg)]
+
+    @property
+    def _count(self) -> int:
+        return self.arg.shape[0]
+
+
+def _remainder_of(place: Value, count: int) -> LinearForm | None:
+    """The sum of which a place is the remainder by the number of versions."""
+    number = constant_of(place)
+    if number is not None:
+        return constant_form(int(number))
+    op = place.op
+    is_remainder = isinstance(op, arith.FloorModOp) and constant_of(op.rhs) == count
+    return linear_form(op.operands[0], through_names=True) if op is not None and is_remainder else None
+
+
+def _picked(at: Builder, tile: Value, place: Value) -> Value:
+    """The version of a tile at a place."""
+    rank, none = len(tile.shape), -0.0 if is_float(tile.dtype) else arith.as_constant(0, tile.dtype)
+    hit = compared(at, iota(at, rank, 0, tile.shape[0], place.dtype), "eq", place)
+    chosen = selected(at, hit, tile, at.constant(none, with_shape((), tile.dtype)))
+    return at.insert(tensor.ReduceOp(chosen, kind="or" if tile.dtype == "bool" else "sum", axis=0)).out
 
 
 def _differ(one: Value, other: Value) -> bool:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiledsl.analysis.affine import INDEX_DTYPES
-from tiledsl.analysis.dependence import ancestors, handed_on, reached
+from tiledsl.analysis.affine import INDEX_DTYPES, linear_form
+from tiledsl.analysis.dependence import ancestors, handed_on, is_made_in, reached
 from tiledsl.analysis.implications import Known
-from tiledsl.analysis.linear import Reader, constant_form, single_form
+from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.analysis.same_values import Written
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
+from tiledsl.passes.index_arithmetic import materialize
 
 DEPTH = 2  # of a loop that loads a turn's tiles in the one before
 
@@ -45,6 +46,8 @@ class UnrotateLoops(Pass):
     first. The same operations run on the same values; Triton's pipeliner and `schedule-loops` choose what is loaded and
     multiplied ahead. Loops without products are left alone, for nothing else would pipeline them, and so are loops that
     write, that use such a tile behind their last turn, or that would load one twice.
+
+    A tile that a loop loads in each n-th turn, and only keeps for what follows, is loaded behind it: where it is used.
     Needs:   promote-buffers; cse, for equal conditions to be one value.
     """
 
@@ -54,8 +57,12 @@ class UnrotateLoops(Pass):
     def run(self, program: Program) -> None:
         loops = of_kinds(program.root.walk(), scf.ForOp) if self.enabled else []
         ranges = Ranges(program.root)
-        done = [_unrotate(loop, ranges) for loop in loops if of_kinds(loop.body.walk(), tensor.DotOp)]
-        if any(done):
+        loops = [loop for loop in loops if of_kinds(loop.body.walk(), tensor.DotOp)]
+        done = [_unrotate(loop, ranges) for loop in loops]
+        kept = [each for loop in loops for each in _only_kept(loop, ranges)]
+        for each in kept:
+            each.load_behind()
+        if any(done) or kept:
             canonicalize(program.root, CANONICAL_PATTERNS)
             for kernel in tile.kernels(program.root):
                 erase_unused(kernel.body, is_removable)
@@ -87,6 +94,109 @@ def _unrotate(loop: scf.ForOp, ranges: Ranges) -> bool:
         arg.replace_with(made[after])
     loop.set_attribute("num_stages", max(loop.num_stages, DEPTH))
     return True
+
+
+@dataclass
+class _Kept:
+    """What a loop loads for what follows alone, in turns whose index has a remainder: `sum` % `count` == `number`."""
+
+    loop: scf.ForOp
+    arg: Value
+    loaded: Value
+    sources: list[Operation]  # that compute it, of a turn's index alone
+    sum: LinearForm
+    count: int
+    number: int
+
+    def load_behind(self) -> None:
+        loop, place = self.loop, self.loop.iter_args.index(self.arg)
+        out, init = loop.results[place], loop.inits[place]
+        at, dtype = _where_used(out, loop), loop.index.dtype
+        last = single_form(loop.upper).plus(constant_form(-1))
+        since = materialize(at, self.sum.substituted(loop.index, last).plus(constant_form(-self.number)), dtype)
+        turns = at.insert(arith.FloorModOp(since, at.constant(self.count, since.type))).result
+        index = at.insert(arith.SubOp(materialize(at, last, dtype), turns)).result
+        runs = at.insert(arith.CmpOp(loop.lower, loop.upper, predicate="lt")).result
+        is_one = at.insert(arith.CmpOp(loop.lower, index, predicate="le")).result
+        then, orelse = Region(), Region()
+        copies: dict[Value, Value] = {loop.index: index}
+        for op in self.sources:
+            then.insert(op.clone(copies))
+        then.insert(scf.YieldOp([copies[self.loaded]]))
+        orelse.insert(scf.YieldOp([init]))
+        condition = at.insert(arith.AndOp(runs, is_one)).result
+        made = scf.IfOp(condition, regions=[then, orelse], result_types=[out.type], names=[out.name])
+        out.replace_with(at.insert(made).result)
+
+
+def _only_kept(loop: scf.ForOp, ranges: Ranges) -> list[_Kept]:
+    first = constant_of(loop.lower)
+    if constant_of(loop.step) != 1 or not isinstance(first, int) or first < 0 or any(map(_writes, loop.body.walk())):
+        return []
+    turn, found = _Turn(loop, 1, Known(ranges)), []
+    for arg, new, out in zip(loop.iter_args, loop.yielded, loop.results, strict=True):
+        op = new.op
+        if not out.uses or not isinstance(op, arith.SelectOp) or op.on_false is not arg or op.parent is not loop.body:
+            continue
+        kept = _kept_in(turn, arg, op)
+        if kept is not None and list(arg.uses) == [op] and sum(new.uses.values()) == 1 and _may_load_behind(kept, out):
+            found.append(kept)
+    return found
+
+
+def _kept_in(turn: _Turn, arg: Value, op: arith.SelectOp) -> _Kept | None:
+    """What a select keeps in turns whose index has a remainder."""
+    hit = op.condition.op
+    remainder = hit.lhs.op if isinstance(hit, arith.CmpOp) and hit.predicate == "eq" else None
+    if not isinstance(hit, arith.CmpOp) or not isinstance(remainder, arith.FloorModOp):
+        return None
+    count, number = constant_of(remainder.rhs), constant_of(hit.rhs)
+    sum, index = linear_form(remainder.lhs, through_names=True), turn.loop.index
+    if not isinstance(count, int) or not isinstance(number, int) or not 0 <= number < count:
+        return None
+    values = [value for factors in sum.terms for value in factors if value is not index]
+    if sum.coefficient(index) != 1 or any(is_made_in(value, turn.loop) for value in values):
+        return None
+    return _Kept(turn.loop, arg, op.on_true, turn.made_from([op.on_true]), sum, count, number)
+
+
+def _may_load_behind(kept: _Kept, out: Value) -> bool:
+    """Whether it is loaded, of the index alone, and memory is the same where it is used."""
+    loop, sources = kept.loop, kept.sources
+    loads = of_kinds(sources, tile.LoadOp)
+    given = {value for each in sources for value in each.operands}
+    between = [Written(each) for each in _between(loop, _where_used(out, loop))]
+    return (
+        any(load.out.shape for load in loads)
+        and given.isdisjoint(loop.iter_args)
+        and all(each.parent is loop.body and not each.regions for each in sources)
+        and not any(load.buffer in written for load in loads for written in between)
+    )
+
+
+def _where_used(value: Value, behind: Operation) -> Builder:
+    """The place behind an operation, as deep in branches as it can be, that comes before all uses of a value."""
+    region = behind.parent
+    while True:
+        assert region is not None, "uses stand behind it"
+        around = {each for user in value.uses for each in (user, *ancestors(user)) if each.parent is region}
+        first = min(around, key=lambda each: each.order)
+        sides = {each.parent for user in value.uses for each in (user, *ancestors(user)) if each.parent_op is first}
+        if len(around) > 1 or not isinstance(first, scf.IfOp) or len(sides) != 1:
+            return Builder.at(first)
+        (region,) = sides
+
+
+def _between(behind: Operation, place: Builder) -> list[Operation]:
+    """What runs from behind an operation to a place there."""
+    found: list[Operation] = []
+    region, end = place.region, place.before
+    while region is not behind.parent:
+        found += [each for each in region if end is None or each.order < end.order]
+        end, around = region.parent, region.parent
+        assert around is not None and around.parent is not None, "the place stands in branches behind it"
+        region = around.parent
+    return found + [each for each in region if behind.order < each.order and (end is None or each.order < end.order)]
 
 
 def _writes(op: Operation) -> bool:

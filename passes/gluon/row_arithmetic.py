@@ -21,10 +21,10 @@ def merge_limits(ops: Iterable[Operation]) -> None:
     """`row < column or column >= n or m` becomes `column > limit`, with a limit for each row: min(row, n - 1), or what
     is less than any column where m holds. Elements are compared once. `and` is that of what does not hold.
     """
-    ops = [op for op in ops if isinstance(op, (arith.OrOp, arith.AndOp)) and len(op.result.shape) == 2]
-    ranges = Ranges.around(ops[0]) if ops else Ranges()
-    parts = {side for op in ops for side in op.operands if type(side.op) is type(op) and len(side.uses) == 1}
-    for op in ops:
+    chains = [op for op in ops if isinstance(op, (arith.OrOp, arith.AndOp)) and len(op.result.shape) == 2]
+    ranges = Ranges.around(chains[0]) if chains else Ranges()
+    parts = {side for op in chains for side in op.operands if type(side.op) is type(op) and len(side.uses) == 1}
+    for op in chains:
         if op.result not in parts and op.result.shape[0] > 1:
             _merge(op, ranges)
 

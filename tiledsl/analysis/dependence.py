@@ -49,6 +49,12 @@ def ancestors(op: Operation) -> Iterator[Operation]:
         parent = parent.parent_op
 
 
+def is_made_in(value: Value, op: Operation) -> bool:
+    """Whether a value is an argument of the regions of an operation, or is made there."""
+    owner = value.owner.parent if isinstance(value.owner, Region) else value.owner.parent_op
+    return owner is op or owner is not None and op in ancestors(owner)
+
+
 def handed_on(value: Value) -> list[Value]:
     """What a result of a branch or a loop, or a value that a loop carries, may be; nothing of other values."""
     owner, op = value.owner, value.op

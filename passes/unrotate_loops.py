@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiledsl.analysis.affine import INDEX_DTYPES, linear_form
+from tiledsl.analysis.affine import INDEX_DTYPES, form_interval, linear_form
 from tiledsl.analysis.dependence import ancestors, handed_on, is_made_in, reached
 from tiledsl.analysis.implications import Known
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
-from tiledsl.analysis.ranges import Ranges
+from tiledsl.analysis.picks import pick_of
+from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.analysis.same_values import Written
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -17,6 +18,7 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import with_shape
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.index_arithmetic import materialize
@@ -77,7 +79,7 @@ def _unrotate(loop: scf.ForOp, ranges: Ranges) -> bool:
     prepared: dict[Value, Value] = {}
     others: list[Value] = []
     for arg, init, after, out in zip(loop.iter_args, loop.inits, loop.yielded, loop.results, strict=True):
-        if arg.shape and not out.uses and turn.name(init) == turn.name(after):
+        if arg.shape and turn.name(init) == turn.name(after) and (not out.uses or turn.is_made_behind(after, out)):
             prepared[arg] = turn.source(after)
         else:
             others.append(after)
@@ -91,6 +93,14 @@ def _unrotate(loop: scf.ForOp, ranges: Ranges) -> bool:
         copy = at.insert(op.clone({each: made.get(turn.source(each), turn.source(each)) for each in op.operands}))
         made.update(zip(op.results, copy.results, strict=True))
     for arg, after in prepared.items():
+        out = loop.results[loop.iter_args.index(arg)]
+        if out.uses:
+            behind = _where_used(out, loop)
+            last = behind.insert(arith.MaxOp(loop.upper, loop.lower)).result
+            copies = {loop.index: behind.insert(arith.SubOp(last, loop.step)).result}
+            for op in turn.made_from([after]):
+                behind.insert(op.clone(copies))
+            out.replace_with(copies[after])
         arg.replace_with(made[after])
     loop.set_attribute("num_stages", max(loop.num_stages, DEPTH))
     return True
@@ -100,7 +110,7 @@ def _unrotate(loop: scf.ForOp, ranges: Ranges) -> bool:
 class _Kept:
     """What a loop loads for what follows alone, in turns whose index has a remainder: `sum` % `count` == `number`."""
 
-    loop: scf.ForOp
+    turn: _Turn
     arg: Value
     loaded: Value
     sources: list[Operation]  # that compute it, of a turn's index alone
@@ -109,7 +119,7 @@ class _Kept:
     number: int
 
     def load_behind(self) -> None:
-        loop, place = self.loop, self.loop.iter_args.index(self.arg)
+        loop, place = self.turn.loop, self.turn.loop.iter_args.index(self.arg)
         out, init = loop.results[place], loop.inits[place]
         at, dtype = _where_used(out, loop), loop.index.dtype
         last = single_form(loop.upper).plus(constant_form(-1))
@@ -157,21 +167,20 @@ def _kept_in(turn: _Turn, arg: Value, op: arith.SelectOp) -> _Kept | None:
     values = [value for factors in sum.terms for value in factors if value is not index]
     if sum.coefficient(index) != 1 or any(is_made_in(value, turn.loop) for value in values):
         return None
-    return _Kept(turn.loop, arg, op.on_true, turn.made_from([op.on_true]), sum, count, number)
+    return _Kept(turn, arg, op.on_true, turn.made_from([op.on_true]), sum, count, number)
 
 
 def _may_load_behind(kept: _Kept, out: Value) -> bool:
     """Whether it is loaded, of the index alone, and memory is the same where it is used."""
-    loop, sources = kept.loop, kept.sources
-    loads = of_kinds(sources, tile.LoadOp)
-    given = {value for each in sources for value in each.operands}
-    between = [Written(each) for each in _between(loop, _where_used(out, loop))]
-    return (
-        any(load.out.shape for load in loads)
-        and given.isdisjoint(loop.iter_args)
-        and all(each.parent is loop.body and not each.regions for each in sources)
-        and not any(load.buffer in written for load in loads for written in between)
+    return any(load.out.shape for load in of_kinds(kept.sources, tile.LoadOp)) and kept.turn.is_made_behind(
+        kept.loaded, out
     )
+
+
+def _reads_the_same(sources: Iterable[Operation], loop: scf.ForOp, out: Value) -> bool:
+    """Whether nothing writes what operations of a loop read, from its end to where one of its results is used."""
+    between = [Written(each) for each in _between(loop, _where_used(out, loop))]
+    return not any(load.buffer in written for load in of_kinds(sources, tile.LoadOp) for written in between)
 
 
 def _where_used(value: Value, behind: Operation) -> Builder:
@@ -197,6 +206,24 @@ def _between(behind: Operation, place: Builder) -> list[Operation]:
         assert around is not None and around.parent is not None, "the place stands in branches behind it"
         region = around.parent
     return found + [each for each in region if behind.order < each.order and (end is None or each.order < end.order)]
+
+
+def _numbers(op: tensor.ReduceOp) -> Value:
+    """The number of each element."""
+    return tensor.IotaOp(axis=0, result_types=[with_shape(op.out.shape, "int32")]).out
+
+
+def _part_of(op: tensor.ReduceOp) -> tuple[Value, LinearForm] | None:
+    """Of a row that is picked of a reshaped vector: the vector, and which of its elements they are."""
+    pick = pick_of(op) if op.axis == 0 and len(op.source.shape) == 2 else None
+    row = None if pick is None else constant_of(pick.place)
+    whole = None if pick is None else pick.tile.op
+    if not isinstance(whole, tensor.ReshapeOp) or len(whole.source.shape) != 1 or not isinstance(row, int):
+        return None
+    rows, columns = op.source.shape
+    if not 0 <= row < rows:
+        return None
+    return whole.source, LinearForm({(_numbers(op),): 1}).plus(constant_form(row * columns))
 
 
 def _writes(op: Operation) -> bool:
@@ -233,6 +260,18 @@ class _Turn:
         found = {value.op for value in reached(values, operands)}
         return [op for op in self.loop.body.walk() if op in found]
 
+    def is_made_behind(self, value: Value, out: Value) -> bool:
+        """Whether a value of the last turn can be made behind the loop, where it is used: it is made in all turns in
+        one way, and memory is the same there."""
+        sources = self.made_from([value])
+        given = {each for op in sources for each in op.operands}
+        return (
+            self.step == 1
+            and given.isdisjoint(self.loop.iter_args)
+            and all(op.parent is self.loop.body and not op.regions for op in sources)
+            and _reads_the_same(sources, self.loop, out)
+        )
+
     def name(self, value: Value) -> int:
         """Equal for values that are computed alike."""
         value = self.source(value)
@@ -248,8 +287,23 @@ class _Turn:
         form = Reader().read(value)
         assert form is not None, "what is no sum is a term"
         before = single_form(self.loop.lower).plus(constant_form(-self.step))
-        terms = form.substituted(self.loop.index, before).terms.items()
-        return value.type, frozenset(((*map(self._term, factors),), number) for factors, number in terms)
+        return value.type, self._terms(self._decided(form.substituted(self.loop.index, before)))
+
+    def _terms(self, form: LinearForm) -> object:
+        return frozenset(((*map(self._term, factors),), number) for factors, number in form.terms.items())
+
+    def _decided(self, form: LinearForm) -> LinearForm:
+        """A sum of one minimum with a number, as of what is less in the turn before the first."""
+        ((factors, number), *others) = form.terms.items() or [((), 0)]
+        op = factors[0].op if len(factors) == 1 else None
+        most = constant_of(op.rhs) if isinstance(op, arith.MinOp) else None
+        if others or number != 1 or not isinstance(op, arith.MinOp) or not isinstance(most, int):
+            return form
+        less, limits = Reader().read(op.lhs), dtype_interval(op.lhs.dtype)
+        assert less is not None, "what is no sum is a term"
+        less = less.substituted(self.loop.index, single_form(self.loop.lower).plus(constant_form(-self.step)))
+        ends = form_interval(less, self.follows.ranges, limits, lambda factors, number: False)
+        return less if limits.lo <= ends.lo and ends.hi <= most else form
 
     def _term(self, value: Value) -> object:
         """How a value is computed; the value itself where nothing is known of that."""
@@ -258,6 +312,11 @@ class _Turn:
             return value
         if op.has_effects and not (isinstance(op, tile.LoadOp) and self._reads_the_same(op)):
             return value
+        if isinstance(op, tensor.GatherOp) and len(op.source.shape) == 1:
+            return tensor.GatherOp, self.name(op.source), self.name(op.indices)
+        if isinstance(op, tensor.ReduceOp) and (part := _part_of(op)) is not None:
+            source, form = part
+            return tensor.GatherOp, self.name(source), self._number((_numbers(op).type, self._terms(form)))
         return (op.signature, op.results.index(value), *map(self.name, op.operands))
 
     def _reads_the_same(self, op: tile.LoadOp) -> bool:

@@ -279,9 +279,8 @@ class _Ring:
         for age in range(1, max(self._held) + 1):
             at = self.form.substituted(loop.index, single_form(loop.lower).plus(constant_form(-age)))
             inits.append(_picked(before, init, self._place(before, at)))
-            held.append(loop.body.add_arg(type))
-            kept.append(Value(type, loop))
-            held[-1].name = kept[-1].name = self.arg.name
+            held.append(loop.body.add_arg(type, self.arg.name))
+            kept.append(Value(type, loop, out.name))
         loop.set_field("inits", [*loop.inits, *inits])
         loop.body.terminator.set_field("values", [*loop.yielded, *held[: len(inits)]])
         loop.results += kept
@@ -326,7 +325,13 @@ def _remainder_of(place: Value, count: int) -> LinearForm | None:
 
 
 def _picked(at: Builder, tile: Value, place: Value) -> Value:
-    """The version of a tile at a place."""
+    """The version of a tile at a place: what it was replaced by, if that is known."""
+    type, number, replaced = with_shape(tile.shape[1:], tile.dtype), constant_of(tile), _replaced_in(tile)
+    if number is not None:
+        return at.constant(number, type)
+    if replaced is not None and replaced.type == place.type and isinstance(tile.op, arith.SelectOp):
+        new, old = reshaped(at, tile.op.on_true, type.shape), _picked(at, tile.op.on_false, place)
+        return selected(at, compared(at, place, "eq", replaced), new, old)
     rank, none = len(tile.shape), -0.0 if is_float(tile.dtype) else arith.as_constant(0, tile.dtype)
     hit = compared(at, iota(at, rank, 0, tile.shape[0], place.dtype), "eq", place)
     chosen = selected(at, hit, tile, at.constant(none, with_shape((), tile.dtype)))

@@ -290,3 +290,137 @@ def test_numbers_that_are_loaded_ahead_stay() -> None:
     }}
     tile.store %sum, %C[%rows, %columns]"""
     assert unrotated(text) == after([], text, parameters=PARAMETERS)
+
+
+UNBRANCHED = f"""
+  %start = arith.mul %k1, %c16 : int32
+  %p = arith.add %start, %rows : tensor<16x1xint32>
+  %a1 = tile.load %A[%p, %columns] : {TILE}
+  %s1 = tensor.dot %q, %a1, %zero : {TILE}"""
+BEHIND = f"""
+%more = arith.cmp %n, %s {{predicate = "gt"}} : bool
+%used = scf.if %more : {TILE} {{
+  %t = arith.add %sum, %a9 : {TILE}
+  scf.yield [%t]
+}} {{
+  scf.yield [%sum]
+}}
+tile.store %used"""
+
+
+def behind(lines: list[str]) -> list[str]:
+    """What stands behind the loop."""
+    return lines[lines.index("}") + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("use", "loads", "products"), [(USED[1], 1, 0), (USED[1].replace("%a9", "%s9"), 1, 1), (BEHIND, 1, 0)]
+)
+def test_a_tile_of_the_last_turn_is_made_behind_the_loop_where_it_is_used(use: str, loads: int, products: int) -> None:
+    text = replaced(pipeline(following=UNBRANCHED), ("tile.store %sum", use))
+    lines = unrotated(text)
+    assert turn_of(text)[0] == "scf.for %c0, %n, %c1[%c0p0] {num_stages = 2}"
+    assert [sum(op in line for line in behind(lines)) for op in ("tile.load", "tensor.dot")] == [loads, products]
+    assert any("scf.if" in line for line in lines) is (use is BEHIND)
+    if use is BEHIND:  # in the branch
+        first = next(number for number, line in enumerate(lines) if "scf.if" in line)
+        assert not any("tile.load" in line for line in lines[lines.index("}") : first])
+    keeps_its_meaning(text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("tile.store %sum", "tile.store %q, %A[%rows, %columns]\n" + USED[1])],  # memory is another one there
+        [("%c0, %n, %c1[", "%c0, %n, %c2["), ("%k, %c1 :", "%k, %c2 :"), USED],
+        [("%s1 = tensor.dot %q, %a1, %zero", "%s1 = tensor.dot %q, %a1, %s3"), ("%a9, %s9", "%s8, %s9"), ("", "")],
+    ],
+)
+def test_tiles_of_the_last_turn_that_stay(changes: list[tuple[str, str]]) -> None:
+    text = replaced(pipeline(following=UNBRANCHED), *changes)
+    if ("%a9, %s9", "%s8, %s9") in changes:
+        text = text.replace("tile.store %sum", f"%t = arith.add %sum, %s8 : {TILE}\ntile.store %t")
+        assert sum("tile.load" in line for line in behind(unrotated(text))) == 0
+    else:
+        assert unrotated(text) == after([], text, parameters=PARAMETERS)
+
+
+@pytest.mark.parametrize(("first", "last", "goes"), [(0, 63, True), (1, 63, False), (0, 14, False), (0, 15, True)])
+def test_the_first_places_of_a_vector_are_picked_of_its_first_row(first: int, last: int, goes: bool) -> None:
+    gathered = f"""
+    %start = arith.mul %k1, %c16 : int32
+    %at = arith.add %start, %lanes : tensor<16xint32>
+    %least = arith.min %at, %c{last} : tensor<16xint32>
+    %g = tensor.gather %table, %least {{axis = 0}} : tensor<16xint32>
+    %p = tensor.reshape %g : tensor<16x1xint32>
+    %a1 = tile.load %A[%p, %columns] : {TILE}
+    %s1 = tensor.dot %q, %a1, %zero : {TILE}"""
+    text = replaced(
+        pipeline(following=gathered),
+        ("%a0 = tile.load %A[%rows", f"""
+        %lanes = tensor.iota {{axis = 0}} : tensor<16xint32>
+        %all = tensor.iota {{axis = 0}} : tensor<64xint32>
+        %three = arith.constant {{value = 3}} : int32
+        %mixed = arith.xor %all, %three : tensor<64xint32>
+        %table = arith.add %mixed, %s : tensor<64xint32>
+        %grid = tensor.reshape %table : tensor<4x16xint32>
+        %row = tensor.iota {{axis = 0}} : tensor<4x1xint32>
+        %hit = arith.cmp %row, %c{first} {{predicate = "eq"}} : tensor<4x1xbool>
+        %one = arith.select %hit, %grid, %c0 : tensor<4x16xint32>
+        %places = tensor.reduce %one {{kind = "sum", axis = 0}} : tensor<16xint32>
+        %p0 = tensor.reshape %places : tensor<16x1xint32>
+        %a0 = tile.load %A[%p0"""),
+    )  # fmt: skip
+    assert any("%a9" in line for line in unrotated(text)) is not goes
+    keeps_its_meaning(text, range(4))
+
+
+KEPT = f"""
+%rows = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+%columns = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+%zero = arith.constant {{value = 0.0}} : {TILE}
+%q = tile.load %B[%rows, %columns] : {TILE}
+%sum, %last = scf.for %c0, %n, %c1[%zero, %q] : {TILE}, {TILE} (%k: int32, %acc: {TILE}, %kept: {TILE}) {{
+  %start = arith.mul %k, %c16 : int32
+  %p = arith.add %start, %rows : tensor<16x1xint32>
+  %a = tile.load %A[%p, %columns] : {TILE}
+  %acc1 = tensor.dot %q, %a, %acc : {TILE}
+  %k1 = arith.add %k, %c1 : int32
+  %turn = arith.floormod %k1, %c3 : int32
+  %is = arith.cmp %turn, %c1 {{predicate = "eq"}} : bool
+  %kept1 = arith.select %is, %a, %kept : {TILE}
+  scf.yield [%acc1, %kept1]
+}}
+%t = arith.add %sum, %last : {TILE}
+tile.store %t, %C[%rows, %columns]
+"""
+
+
+@pytest.mark.parametrize(("count", "number"), [(3, 1), (3, 0), (2, 1), (4, 2), (1, 0)])
+def test_what_is_kept_of_some_turns_is_loaded_behind_the_loop(count: int, number: int) -> None:
+    text = replaced(KEPT, ("%k1, %c3", f"%k1, %c{count}"), ("%turn, %c1", f"%turn, %c{number}"))
+    lines = unrotated(text)
+    assert f"%sum = scf.for %c0, %n, %c1[%c0p0] : {TILE} (%k: int32, %acc: {TILE}) {{" in lines
+    found = behind(lines)
+    assert any("scf.if" in line for line in found)
+    assert sum("tile.load" in line for line in found) == 1
+    keeps_its_meaning(text, range(6))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("scf.for %c0", "scf.for %s")],  # turns may be before 0
+        [("%c1[%zero, %q]", "%c2[%zero, %q]")],
+        [("%acc1 = tensor.dot %q, %a, %acc", "%acc1 = tensor.dot %kept, %a, %acc")],
+        [("%is, %a, %kept", "%is, %kept, %a")],
+        [("%turn, %c1", "%turn, %c3")],
+        [("%k1 = arith.add %k, %c1", "%k1 = arith.add %k, %k")],
+        [("%is, %a, %kept", "%is, %acc1, %kept")],  # it is of all turns
+        [("%t = arith", "tile.store %q, %A[%rows, %columns]\n%t = arith")],
+        [("%acc1 = tensor", "tile.store %q, %A[%rows, %columns]\n%acc1 = tensor")],
+    ],
+)
+def test_what_is_kept_stays(changes: list[tuple[str, str]]) -> None:
+    text = replaced(KEPT, *changes)
+    assert unrotated(text) == after([], text, parameters=PARAMETERS)

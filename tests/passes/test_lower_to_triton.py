@@ -531,3 +531,20 @@ def test_how_a_load_is_cached_stays() -> None:
             if "triton.load" in each
         )
         assert how in line
+
+
+def test_an_axis_of_one_block_has_no_index() -> None:
+    """Its index is 0, of which nothing needs to be computed."""
+    program = parse_program(
+        """tile.func {sym_name = "f", parameters = ("A",)} (%A: buffer<4*8*float32, global>) {
+  %one = arith.constant {value = 1} : int32
+  %four = arith.constant {value = 4} : int32
+  tile.kernel [%one, %four] {threads = 32} (%bx: int32, %by: int32) {
+    %x = arith.cast %bx : float32
+    tile.store %x, %A[%by, %bx]
+  }
+}"""
+    )
+    LowerToTriton().run(program)
+    verify(program.root)
+    assert [op.axis for op in program.root.walk() if isinstance(op, triton.ProgramIdOp)] == [1]

@@ -35,7 +35,8 @@ class SeparateVersions(Pass):
 
     The scalar replacement of aggregates: a tile in registers has no index, so that a version costs an operation for
     each element of all, and a sum. What was put where it is picked is taken as it is. Indices must be known to be those
-    of versions.
+    of versions. A loop that replaces them in turn (`i % n` in turn i) and picks those of t < n turns ago carries the t
+    tiles that were put there last, and chooses nothing; behind it, where it may not have run, a branch picks.
     Needs:   promote-buffers; cse, for equal places to be one value.
     """
 

@@ -281,7 +281,7 @@ def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -
     """
     needed = {value.op for value in reached(first.operands, read_for)} | {first}
     ahead, late = [op for op in ops if op in needed], [op for op in ops if op not in needed]
-    copied = {op for op in ahead if op is not first and not isinstance(op, triton.LoadBlockOp)}
+    copied = {op for op in ahead if op is not first and not gluon.loads_tile(op)}
     read = [value for op in late for each in op.walk() for value in each.operands]
     again = {value.op for value in reached(read, lambda value: operands_of(value) if value.op in copied else [])}
     own: dict[Value, Value] = {}
@@ -339,21 +339,21 @@ def _name_rings(launch: triton.LaunchOp) -> None:
     read in the same stages. A row that no product reads shares the ring of a tile which is read longer. A tile that
     is read to registers has a ring of its own, which is free then."""
     group = [op for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)]
-    loads = of_kinds(launch.body.walk(), triton.LoadBlockOp)
-    by_group = dependents(group, needed_for(value for load in loads for value in load.starts))
+    loads = [op for op in launch.body.walk() if gluon.loads_tile(op)]
+    by_group = dependents(group, needed_for(value for load in loads for value in load.operands))
     for load in loads:
         if load.parent is launch.body:
-            own = any(value.op in by_group for value in load.starts)
+            own = any(value.op in by_group for value in load.operands)
             load.set_attribute("ring", ITEM if own or not group else f"{ITEM}_of_all")
     known: dict[str, list[object]] = {}
     for loop in [op for op in launch.nests() if isinstance(op, scf.ForOp)]:
         turn = gluon.clusters(loop.body)
         products = [op for cluster in turn for op in cluster.ops if isinstance(op, tensor.DotOp)]
         made = prepared(products)
-        rows: list[triton.LoadBlockOp] = []
-        for_registers: list[list[triton.LoadBlockOp]] = []
-        rings: dict[tuple[tensor.DotOp, tensor.DotOp], list[triton.LoadBlockOp]] = {}
-        for load in (op for op in loop.body if isinstance(op, triton.LoadBlockOp)):
+        rows: list[gluon.TileLoad] = []
+        for_registers: list[list[gluon.TileLoad]] = []
+        rings: dict[tuple[tensor.DotOp, tensor.DotOp], list[gluon.TileLoad]] = {}
+        for load in (op for op in loop.body if gluon.loads_tile(op)):
             readers = [op for op in products if load in (block(op.a), block(op.b))]
             if readers:
                 rings.setdefault((readers[0], readers[-1]), []).append(load)
@@ -372,7 +372,7 @@ def _name_rings(launch: triton.LaunchOp) -> None:
         stages = {op: cluster.stage for cluster in turn for op in cluster.ops}
         for tiles in (*for_registers, *rings.values()):
             read = {stages[op] for op in products if {block(op.a), block(op.b)} & {*tiles}}
-            kind: list[object] = [read, *((load.descriptor, gluon.box(load)) for load in tiles)]
+            kind = [read, *(_kind(load) for load in tiles)]
             wanted = tiles[0].out.name or "tile"
             numbered = chain([wanted], (f"{wanted}_{number}" for number in count(1)))
             new = next(each for each in numbered if each not in known)
@@ -381,6 +381,12 @@ def _name_rings(launch: triton.LaunchOp) -> None:
             known[name] = kind
             for load in tiles:
                 load.set_attribute("ring", name)
+
+
+def _kind(load: gluon.TileLoad) -> object:
+    """What loads have in common that may take the same places."""
+    source = load.descriptor if isinstance(load, triton.LoadBlockOp) else "gathered"
+    return source, gluon.box(load), load.out.dtype
 
 
 def _move_before(body: Region, loops: Sequence[scf.ForOp]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
+from tiledsl.analysis.gluon.gathers import GATHERED, has_whole_rows
 from tiledsl.analysis.gluon.estimate import LEAST_GAIN, WARP, Launch, gain
 from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
 from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
@@ -29,6 +30,7 @@ from tiledsl.analysis.gluon.tile_loops import (
 )
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import has_gluon, targets_gluon
@@ -52,6 +54,7 @@ from tiledsl.passes.gluon.open_branch import open_branch
 from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
+    lay_along_columns,
     mask_after_products,
     masked_products,
     merge_limits,
@@ -225,7 +228,10 @@ class SelectEmitter(Pass):
         kernel.parent.insert(twin, kernel)
         try:
             open_branch(twin.body)
-            divide_columns(twin, halved_sums(twin.body) if way == "alternate" else ())
+            lay_along_columns(twin.body)
+            divide_columns(twin)
+            if way == "alternate":
+                divide_columns(twin, halved_sums(twin.body))
             _load_boxes(twin)
             self._prepare(twin, way, _in_triton(kernel, target), target)
         except NotRecognised:
@@ -240,7 +246,7 @@ class SelectEmitter(Pass):
         body, warps = kernel.body, 4 if by_rows else kernel.threads // 32
         if warps not in WARPS:
             raise NotRecognised(f"{kernel.threads} threads are not 128 or 256")
-        if self.fast_math and by_rows:
+        if self.fast_math and (by_rows or way == "alternate"):
             mask_after_products(kernel.walk())
         widen_columns(body)
         stored = _store_turned(body) if by_rows else []
@@ -268,7 +274,7 @@ class SelectEmitter(Pass):
             loop.op.set_attribute("num_stages", plan.stages)
         if not by_rows:
             left, free = plan.left, [(gluon.box(load), load.out.dtype) for load in found.kept]
-            for loop in found.loops:
+            for loop in found.loops if way != "alternate" else ():
                 left = _load_rows_by_box(loop, plan.stages, left)
             added: list[tile.StoreBlockOp] = []
             for op in [op for op in of_kinds(body.walk(), tile.AtomicOp) if op.value.shape in found.tiles]:
@@ -399,13 +405,20 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     products = of_kinds(kernel.walk(), tensor.DotOp)
     for_registers = prepared(products)
     loads |= dict.fromkeys(op for op in of_kinds(kernel.walk(), tile.LoadOp) if op in for_registers)
+    ranges = Ranges.around(kernel)
     for load in loads:
-        if load.mask is not None or (load.other is not None and constant_of(load.other) != 0):
-            raise NotRecognised("a product's operand is loaded with a condition", load)
         users = {user for user in load.out.uses if not isinstance(user, (tensor.DotOp, tensor.TransposeOp))}
         if not users <= for_registers:
             raise NotRecognised("a product's operand is used for something else", load)
-        offsets, axes = _box_of(load, load.out.type)
+        try:
+            if load.mask is not None or (load.other is not None and constant_of(load.other) != 0):
+                raise NotRecognised("a product's operand is loaded with a condition", load)
+            offsets, axes = _box_of(load, load.out.type)
+        except NotRecognised:
+            if load in for_registers or not has_whole_rows(load, ranges):
+                raise
+            load.set_attribute("ring", GATHERED)
+            continue
         made = Builder.at(load).insert(
             tile.LoadBlockOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
         )

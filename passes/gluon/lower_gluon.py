@@ -93,8 +93,8 @@ def _divided(inside: IndexArithmetic, number: Value, extents: Sequence[Value]) -
 def _chooses_tiles(index: Value, launch: triton.LaunchOp) -> bool:
     """Whether loops load other tiles if an index changes. Programs that run at the same time shall load the same
     ones."""
-    loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp) and op.parent is not launch.body]
-    return any(depends_on(start, [index]) for load in loads for start in load.starts)
+    loads = [op for op in launch.body.walk() if gluon.loads_tile(op) and op.parent is not launch.body]
+    return any(depends_on(value, [index]) for load in loads for value in load.operands)
 
 
 def _product(at: IndexArithmetic, factors: Sequence[Value]) -> Value:

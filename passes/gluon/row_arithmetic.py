@@ -9,11 +9,11 @@ from tiledsl.analysis.affine import form_interval, is_position, linear_form
 from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
-from tiledsl.dialects import arith, tensor
+from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import MIRRORED, constant_of
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, TensorType
+from tiledsl.ir.types import INT32, BufferType, TensorType
 from tiledsl.passes.index_arithmetic import materialize
 
 
@@ -90,6 +90,40 @@ def _least(column: Value, ranges: Ranges) -> int:
     """The least number of a position's columns."""
     limits = dtype_interval("int32")
     return int(form_interval(linear_form(column), ranges, limits, lambda factors, _: all(map(is_position, factors))).lo)
+
+
+def lay_along_columns(body: Region) -> None:
+    """What is computed for rows, and then reshaped to a value for each column, is computed for columns."""
+    for op in list(body.walk()):
+        if isinstance(op, tensor.ReshapeOp) and op.out.shape == (1, *op.source.shape):
+            made = _along_columns(op.source, op, {})
+            if made is not None:
+                op.out.replace_with(made)
+                op.erase()
+
+
+def _along_columns(value: Value, before: Operation, known: dict[Value, Value]) -> Value | None:
+    """A value of one dimension as a row, computed in front of an operation; None if nothing but a reshape gives it."""
+    op = value.op
+    if value in known or not value.shape:
+        return known.get(value, value)
+    assert isinstance(value.type, TensorType)
+    type = TensorType((1, *value.shape), value.dtype)
+    at = Builder.at(before)
+    if isinstance(op, arith.ConstantOp):
+        known[value] = at.constant(op.value, type)
+    elif isinstance(op, tensor.IotaOp):
+        known[value] = at.insert(tensor.IotaOp(axis=1, result_types=[type])).result
+    elif isinstance(op, (arith.Elementwise, tile.LoadOp)) and op.parent is before.parent:
+        operands = [
+            each if isinstance(each.type, BufferType) else _along_columns(each, before, known) for each in op.operands
+        ]
+        if any(each is None for each in operands):
+            return None
+        made = op.clone(dict(zip(op.operands, operands)))
+        made.results[0].set_type(type)
+        known[value] = at.insert(made).results[0]
+    return known.get(value)
 
 
 def compare_columns(ops: Iterable[Operation]) -> None:
@@ -180,7 +214,7 @@ def multiply_rows_once(ops: Iterable[Operation]) -> None:
 def masked_products(ops: Iterable[Operation]) -> Iterator[tuple[tensor.DotOp, arith.SelectOp]]:
     """Products that are added to a mask of 0 and -inf, with the mask."""
     for op in ops:
-        mask = op.accumulator.op if isinstance(op, tensor.DotOp) else None
+        mask = stripped(op.accumulator, tensor.BroadcastOp).op if isinstance(op, tensor.DotOp) else None
         sides = (mask.on_true, mask.on_false) if isinstance(mask, arith.SelectOp) else ()
         if (
             isinstance(op, tensor.DotOp)
@@ -191,14 +225,23 @@ def masked_products(ops: Iterable[Operation]) -> Iterator[tuple[tensor.DotOp, ar
 
 
 def mask_after_products(ops: Iterable[Operation]) -> None:
-    """`select(seen, 0, -inf) + a @ b` becomes `select(seen, a @ b, -inf)`: the product need not wait for the mask.
+    """`select(seen, 0, -inf) + a @ b` becomes `select(seen, a @ b, -inf)`: the product need not wait for the mask. So
+    do sums of several products.
 
-    Masked elements become -inf even where the product is infinite or NaN.
+    Masked elements become -inf even where a product is infinite or NaN.
     """
     for op, mask in list(masked_products(ops)):
-        at = Builder.at(op)
-        zeros = at.constant(0.0, op.out.type)
-        product = at.insert(tensor.DotOp(op.a, op.b, zeros, precision=op.precision, names=[op.out.name])).out
-        chosen = [product if constant_of(side) == 0 else side for side in (mask.on_true, mask.on_false)]
-        op.out.replace_with(at.insert(arith.SelectOp(mask.condition, *chosen, names=[op.out.name])).out)
-        op.erase()
+        zeros = Builder.at(op).constant(0.0, op.out.type)
+        op.set_field("accumulator", [zeros])
+        last = op
+        while len(last.out.uses) == 1 and isinstance(user := next(iter(last.out.uses)), tensor.DotOp):
+            if user.accumulator is not last.out or user.parent is not op.parent:
+                break
+            last = user
+        assert last.parent is not None
+        users = list(last.out.uses)
+        at = Builder(last.parent, last.next, last.loc)
+        chosen = [last.out if constant_of(side) == 0 else side for side in (mask.on_true, mask.on_false)]
+        masked = at.insert(arith.SelectOp(mask.condition, *chosen, names=[last.out.name])).out
+        for user in users:
+            user.set_operands([masked if value is last.out else value for value in user.operands])

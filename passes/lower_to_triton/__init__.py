@@ -262,7 +262,12 @@ class _KernelLowering:
                 other = zero(at, (), type.dtype)
             new = at.insert(
                 triton.LoadOp(
-                    pointer, op.mask, other if op.mask is not None else None, cache=op.cache, eviction=op.eviction
+                    pointer,
+                    op.mask,
+                    other if op.mask is not None else None,
+                    cache=op.cache,
+                    eviction=op.eviction,
+                    ring=op.ring,
                 )
             )
         elif isinstance(op, tile.StoreOp):

@@ -87,7 +87,7 @@ def emit(root: Operation) -> EmittedModule:
     functions += [text.splitlines() for text in supporting]
     if uses_gluon:
         imports += api.imports(any("warpgroup_mma_init(" in line for lines in functions for line in lines))
-    if RingWriter in writers:
+    if api.LOAD_AHEAD in helpers:
         imports += [each for each in api.RING_IMPORTS if each not in imports]
     if uses_gluon or RingWriter in writers:
         functions[:0] = [text.splitlines() for text in helpers]

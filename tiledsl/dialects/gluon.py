@@ -7,14 +7,16 @@ of the block's rows, and `gluon.warp_group_id` says which one it is. One produce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from tiledsl.dialects import tile, triton
 from tiledsl.ir.core import Effect, Operation, Region
 from tiledsl.ir.fields import attr, operand, result
 from tiledsl.ir.types import INT32, ScalarType, TensorType
 
-BlockAccess: TypeAlias = tile.LoadBlockOp | tile.StoreBlockOp | triton.LoadBlockOp | triton.StoreBlockOp
+Gather: TypeAlias = tile.LoadOp | triton.LoadOp
+TileLoad: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp | Gather
+TileAccess: TypeAlias = TileLoad | tile.StoreBlockOp | triton.StoreBlockOp
 
 
 class WarpGroupIdOp(Operation):
@@ -152,18 +154,30 @@ def targets_gluon(op: Operation) -> bool:
     return dict(op.attributes.get("options", ())).get("emitter") == "gluon"
 
 
-def piece(op: BlockAccess) -> tuple[int, ...]:
+def gathers(op: Operation | None) -> TypeGuard[Gather]:
+    """Whether an operation loads a tile to a ring whose rows are no block: threads of the producer copy them."""
+    return isinstance(op, (tile.LoadOp, triton.LoadOp)) and bool(op.ring)
+
+
+def loads_tile(op: Operation | None) -> TypeGuard[TileLoad]:
+    """Whether an operation loads a tile to a ring, as a block or row by row."""
+    return isinstance(op, (tile.LoadBlockOp, triton.LoadBlockOp)) or gathers(op)
+
+
+def piece(op: TileAccess) -> tuple[int, ...]:
     """The shape of the tile that an operation moves, or of each of its pieces."""
-    if isinstance(op, (tile.LoadBlockOp, triton.LoadBlockOp)):
+    if not isinstance(op, (tile.StoreBlockOp, triton.StoreBlockOp)):
         return op.out.shape
     shape = op.value.shape
     return tuple(extent // number for extent, number in zip(shape, op.pieces, strict=True)) if op.pieces else shape
 
 
-def box(op: BlockAccess) -> tuple[int, ...]:
+def box(op: TileAccess) -> tuple[int, ...]:
     """The extents of the block that an operation moves, or of a piece of it, one for each dimension that it has a start
-    in."""
+    in; the shape of a tile that is gathered."""
     shape = piece(op)
+    if isinstance(op, (tile.LoadOp, triton.LoadOp)):
+        return shape
     extents = [1] * len(op.starts)
     for axis, extent in zip(op.axes or range(len(extents)), shape, strict=True):
         if axis >= 0:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import reached
-from tiledsl.analysis.gluon.schedule import LOADS, ROWS_OF_WARPS, block, ending_in, in_order
+from tiledsl.analysis.gluon.schedule import ROWS_OF_WARPS, block, ending_in, in_order
 from tiledsl.analysis.gluon.tile_loops import TileLoop, dependent_on, read_for
-from tiledsl.dialects import scf, tensor, triton
+from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.types import ELEMENTS
 
@@ -43,14 +43,14 @@ class Alternation:
     heard: tuple[frozenset[Operation], ...]
 
     @property
-    def hosts(self) -> dict[Value, triton.LoadBlockOp]:
+    def hosts(self) -> dict[Value, gluon.TileLoad]:
         """For left operands the tile of their turn whose place they can take: one like them, alone in its ring, which
         only first products read."""
         summed = [op for op in self.sums if isinstance(op, tensor.DotOp)]
         loop = summed[0].parent
         assert loop is not None
         late = {block(op.b) for op in summed}
-        loads = [op for op in loop if isinstance(op, triton.LoadBlockOp)]
+        loads = [op for op in loop if gluon.loads_tile(op)]
         rings = [op.ring for op in loads]
         free = [op for op in loads if op not in late and rings.count(op.ring) == 1]
         operands = dict.fromkeys(op.a for op in loop if isinstance(op, tensor.DotOp) and op in self.sums)
@@ -150,8 +150,8 @@ def _products(loop: scf.ForOp, found: Alternation) -> Iterator[tuple[str, Operat
 def _tiles(loop: scf.ForOp, found: Alternation) -> Iterator[tuple[str, Operation]]:
     """Tiles of a turn that the sums of both groups read, or that something else reads than products."""
     groups: dict[object, set[int]] = {}
-    for load in [op for op in loop.body if isinstance(op, LOADS)]:
-        place = load.ring or load if isinstance(load, triton.LoadBlockOp) else load
+    for load in [op for op in loop.body if gluon.loads_tile(op)]:
+        place = load.ring or load if isinstance(load, (triton.LoadBlockOp, triton.LoadOp)) else load
         readers = [op for op in loop.body if isinstance(op, tensor.DotOp) and load in (block(op.a), block(op.b))]
         of_place = groups.setdefault(place, set())
         of_place |= {n for n, summed in enumerate(found.summed) for op in readers if op in summed}

@@ -36,7 +36,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.location import UNKNOWN
 
-_Kind: TypeAlias = tuple[tuple[int, ...], str]  # of a tile: its box and its type
+_Kind: TypeAlias = tuple[tuple[int, ...], str]  # of a tile: its box, and its type or how it is loaded and its type
 
 RULES = {
     "turns": "a loop that runs has a turn",
@@ -108,14 +108,14 @@ def _check_rings(launch: triton.LaunchOp) -> None:
     loops = _loops(launch)
     known: dict[str, tuple[bool, list[_Kind]]] = {}
     for region in (launch.body, *(loop.body for loop in loops)):
-        rings: dict[str, list[triton.LoadBlockOp]] = {}
+        rings: dict[str, list[gluon.TileLoad]] = {}
         for op in region:
-            if isinstance(op, triton.LoadBlockOp):
+            if gluon.loads_tile(op):
                 rings.setdefault(op.ring, []).append(op)
                 if not op.out.uses:
                     raise _broken("rings", op, "nothing reads the tile")
         for name, tiles in rings.items():
-            kind: list[_Kind] = [(gluon.box(load), load.out.dtype) for load in tiles]
+            kind = [(gluon.box(load), f"{'gathered ' * gluon.gathers(load)}{load.out.dtype}") for load in tiles]
             is_inside, other = known.setdefault(name, (region is not launch.body, kind))
             if not name:
                 raise _broken("rings", tiles[0], "the tile has no ring", 'ring = "NAME"')
@@ -124,7 +124,7 @@ def _check_rings(launch: triton.LaunchOp) -> None:
     places = {each for loop in loops for each in (loop.body, launch.body)}
     behind = set(dropwhile(lambda op: not any(each in loops for each in op.walk()), launch.body))
     for load in launch.body.walk():
-        if isinstance(load, triton.LoadBlockOp):
+        if gluon.loads_tile(load):
             if load.parent not in places:
                 raise _broken("rings", load, "the tile is loaded inside of a branch, or of a loop without products")
             if load in behind:
@@ -153,8 +153,9 @@ def _tiles(kind: list[_Kind]) -> str:
 def _check_fours(launch: triton.LaunchOp, schedule: Schedule) -> None:
     """The tiles whose rows can come in fours do, or none, and their descriptors know."""
     possible, _ = loads_in_fours(launch)
-    asked = any(load.in_fours for load in schedule.loads)
-    for load in schedule.loads:
+    blocks = [load for load in schedule.loads if isinstance(load, triton.LoadBlockOp)]
+    asked = any(load.in_fours for load in blocks)
+    for load in blocks:
         if load.in_fours != (asked and load in possible):
             can = "can" if load in possible else "cannot"
             raise _broken("fours", load, f"a tile's rows come in fours, and these {can}")
@@ -176,8 +177,8 @@ def _check_stages(schedule: Schedule) -> None:
 def _check_readers(loop: Loop, schedule: Schedule) -> None:
     """Products release a ring. What reads a tile otherwise does so before the last one, in the stage of the first."""
     at = {op: (c.stage, n, k) for n, c in enumerate(loop.clusters) for k, op in enumerate(c.ops)}
-    for load in [op for op in at if isinstance(op, triton.LoadBlockOp)]:
-        mine = [each for each in at if isinstance(each, triton.LoadBlockOp) and each.ring == load.ring]
+    for load in [op for op in at if gluon.loads_tile(op)]:
+        mine = [each for each in at if gluon.loads_tile(each) and each.ring == load.ring]
         products = sorted(at[op] for op in loop.products if {block(op.a), block(op.b)} & {*mine})
         if load in schedule.for_registers:
             if len(mine) > 1:
@@ -197,7 +198,7 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
             raise _broken("rings", load, what, "it before the last product, in the stage of the first")
 
 
-def is_read(load: triton.LoadBlockOp) -> bool:
+def is_read(load: gluon.TileLoad) -> bool:
     """Whether a tile is read by other operations than products."""
     return any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses)
 
@@ -223,7 +224,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
         _check_several(loop)
     late_effect = None
     for op, (stage, *place) in at.items():
-        for value in () if op in produced or isinstance(op, triton.LoadBlockOp) else _read_by(op):
+        for value in () if op in produced or gluon.loads_tile(op) else _read_by(op):
             made = value.op
             if made in at:
                 made_stage, *made_place = at[made]
@@ -246,7 +247,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
                 raise _broken("order", op, "what it writes would be written a turn late", "stage = 0")
             late_effect = late_effect or op
     written = [op for op in loop.op.body if op.effects & (Effect.READ | Effect.WRITE)]
-    written = [op for op in written if not isinstance(op, triton.LoadBlockOp) and not is_addition(op)]
+    written = [op for op in written if not gluon.loads_tile(op) and not is_addition(op)]
     if late_effect is not None and sorted(written, key=lambda op: at[op][1:]) != written:
         raise _broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS
-from tiledsl.analysis.gluon.schedule import LOADS, block, divided, is_stored
+from tiledsl.analysis.gluon.schedule import block, divided, is_stored
 from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoop, TileLoops, is_computed_twice, live_registers
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
-from tiledsl.dialects import arith, tensor
+from tiledsl.dialects import arith, gluon, tensor
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, TensorType
 from tiledsl.math_functions import MATH_FUNCTIONS
@@ -147,7 +147,7 @@ def of_product(op: tensor.DotOp) -> float:
 def of_arithmetic(op: Operation) -> float:
     """Cycles of the arithmetic units, or of those for special functions."""
     tiles = [value for value in (*op.results, *op.operands) if isinstance(value.type, TensorType)]
-    if not tiles or isinstance(op, (*_FREE, *LOADS)) or op.is_terminator or _is_fused(op):
+    if not tiles or isinstance(op, _FREE) or gluon.loads_tile(op) or op.is_terminator or _is_fused(op):
         return 0.0
     lanes = max(math.prod(value.shape) for value in tiles)
     special = isinstance(op, arith.MathOp) and not MATH_FUNCTIONS[op.function].is_cheap

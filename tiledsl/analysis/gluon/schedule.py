@@ -24,9 +24,7 @@ PLACES = 2  # of a tile that groups of warps exchange: who stores the next one h
 PAIR = 2  # turns of which the second one's first products run while the first one's are used
 Span: TypeAlias = tuple[float, float]  # of a tile in a turn: when it is computed, and when it is read for the last time
 ALWAYS = (0, math.inf)
-LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
-LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
-_LOADED = (*LOADS, tile.LoadOp)
+_LOADED = (tile.LoadBlockOp, triton.LoadBlockOp, tile.LoadOp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +49,7 @@ class Loop:
     def index_late(self) -> bool:
         """Whether something that waits for the next turn reads the index of its own."""
         late = (op for cluster in self.clusters if cluster.stage for op in cluster.ops)
-        users = {each for op in late for each in op.walk() if not isinstance(each, triton.LoadBlockOp)}
+        users = {each for op in late for each in op.walk() if not gluon.loads_tile(each)}
         users -= only_for_loads(op for cluster in self.clusters for op in cluster.ops)
         return any(self.op.index in op.operands for op in users)
 
@@ -99,10 +97,15 @@ class Ring:
     `by_consumer`: whether each consumer has barriers of its own, since all the tiles are its own.
     """
 
-    tiles: tuple[triton.LoadBlockOp, ...]
+    tiles: tuple[gluon.TileLoad, ...]
     depth: int
     readers: Mapping[Loop, Mapping[int, tensor.DotOp]]
     by_consumer: bool
+
+    @property
+    def gathered(self) -> list[gluon.Gather]:
+        """Those of the tiles whose rows threads of the producer copy."""
+        return [load for load in self.tiles if gluon.gathers(load)]
 
 
 class Schedule:
@@ -111,7 +114,7 @@ class Schedule:
     owner: for each load the one of an earlier loop whose places it has, or itself. own: the loads of which each
     consumer has a tile of its own. buffers: for each computed operand that passes through shared memory, since warps
     that share its rows hold other columns of it, the one whose place it has. prepared: what makes left operands in
-    registers of tiles that are loaded `for_registers`. groups: of four warps that run apart. alternate: for each of two
+    registers of tiles that are loaded `for_registers`. gathered: loads that threads of the producer copy. groups: of four warps that run apart. alternate: for each of two
     groups that take turns in turn, the numbers of its sums; then `warps` are those of a group.
     """
 
@@ -128,13 +131,14 @@ class Schedule:
             for n, op in enumerate(found)
         ]
         self.products = [product for loop in self.loops for product in loop.products]
-        self.loads = [op for op in launch.body.walk() if isinstance(op, triton.LoadBlockOp)]
+        self.loads = [op for op in launch.body.walk() if gluon.loads_tile(op)]
+        self.gathered = [load for load in self.loads if gluon.gathers(load)]
         self.prepared = prepared(self.products)
         self.for_registers = [load for load in self.loads if load in self.prepared]
         self.kept = [load for load in self.loads if not any(load.parent is loop.op.body for loop in self.loops)]
-        by_group = dependents([] if self.group is None else [self.group], needed_for(self._starts()))
-        self.own = {load for load in self.loads if any(value.op in by_group for value in load.starts)}
-        self.owner: dict[triton.LoadBlockOp, triton.LoadBlockOp] = {}
+        by_group = dependents([] if self.group is None else [self.group], needed_for(self._places()))
+        self.own = {load for load in self.loads if any(value.op in by_group for value in load.operands)}
+        self.owner: dict[gluon.TileLoad, gluon.TileLoad] = {}
         self.rings: dict[str, Ring] = {}
         self._find_rings()
         self.buffers = operand_places([self._operands(loop) for loop in self.loops])
@@ -151,11 +155,11 @@ class Schedule:
             return dict.fromkeys(read, ALWAYS)
         return {value: (at[value.op], last) for value, last in read.items()}
 
-    def _starts(self) -> list[Value]:
-        return [value for load in self.loads for value in load.starts]
+    def _places(self) -> list[Value]:
+        return [value for load in self.loads for value in load.operands]
 
     def _find_rings(self) -> None:
-        tiles: dict[str, list[triton.LoadBlockOp]] = {}
+        tiles: dict[str, list[gluon.TileLoad]] = {}
         places = [
             (None, self.kept),
             *((loop, [op for op in self.loads if op.parent is loop.op.body]) for loop in self.loops),
@@ -224,7 +228,7 @@ def have_same_turns(launch: triton.LaunchOp) -> bool:
 
 def is_scheduled(loop: scf.ForOp) -> bool:
     """Whether a loop's own body has tiles to load or to multiply."""
-    return any(isinstance(op, (*LOADS, tensor.DotOp)) for op in loop.body)
+    return any(isinstance(op, tensor.DotOp) or gluon.loads_tile(op) for op in loop.body)
 
 
 def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
@@ -232,10 +236,10 @@ def hands_on(one: scf.ForOp, following: scf.ForOp) -> bool:
     return following.inits == one.results and all(set(value.uses) == {following} for value in one.results)
 
 
-def block(value: Value) -> LoadBlock | None:
+def block(value: Value) -> gluon.TileLoad | None:
     """The load of a product's operand, transposed or not; None of what is computed."""
     op = in_order(value).op
-    return op if isinstance(op, LOADS) else None
+    return op if gluon.loads_tile(op) else None
 
 
 def ending_in(value: Value) -> list[tensor.DotOp]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tiledsl.analysis.dependence import operands_of, reached
-from tiledsl.dialects import triton
+from tiledsl.dialects import gluon
 from tiledsl.ir.core import Effect, Operation, Value
 
 
@@ -21,16 +21,16 @@ def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operati
 
 
 def only_for_loads(ops: Iterable[Operation]) -> set[Operation]:
-    """Operations whose results go into starts of loaded blocks alone."""
+    """Operations whose results go into the places of loaded tiles alone."""
     sources: set[Operation] = set()
     for op in reversed(list(ops)):
-        if isinstance(op, triton.LoadBlockOp):
+        if gluon.loads_tile(op):
             continue
         pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions
         if (
             pure
             and op.is_used
-            and all(isinstance(user, triton.LoadBlockOp) or user in sources for v in op.results for user in v.uses)
+            and all(gluon.loads_tile(user) or user in sources for v in op.results for user in v.uses)
         ):
             sources.add(op)
     return sources

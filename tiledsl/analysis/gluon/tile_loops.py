@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from tiledsl.analysis.dependence import ancestors, operands_of, reached
 from tiledsl.analysis.gluon.schedule import (
     ALWAYS,
-    LOADS,
     ROWS_OF_WARPS,
-    LoadBlock,
     Span,
     block,
     ending_in,
@@ -34,6 +32,7 @@ from tiledsl.analysis.gluon.schedule import (
     prepared,
     shared,
 )
+from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -60,6 +59,12 @@ _ALLOWED = (
 )  # fmt: skip
 
 
+_OF_ROWS = (  # which of them a tile has
+    arith.ConstantOp, arith.Elementwise, tensor.IotaOp, tensor.BroadcastOp, tensor.ReshapeOp, triton.AddPtrOp,
+    tile.LoadOp, triton.LoadOp,
+)  # fmt: skip
+
+
 class NotRecognised(Exception):
     """Why a kernel cannot be scheduled; `op` is where."""
 
@@ -74,7 +79,7 @@ class TileLoop:
 
     op: scf.ForOp
     products: tuple[tensor.DotOp, ...]
-    loads: tuple[LoadBlock, ...]
+    loads: tuple[gluon.TileLoad, ...]
 
     @property
     def late(self) -> tuple[tensor.DotOp, ...]:
@@ -175,7 +180,7 @@ class TileLoops:
     """All of a kernel: its loops, and the blocks that are loaded once, before them."""
 
     loops: tuple[TileLoop, ...]
-    kept: tuple[LoadBlock, ...]
+    kept: tuple[gluon.TileLoad, ...]
 
     @property
     def products(self) -> list[tensor.DotOp]:
@@ -193,15 +198,15 @@ class TileLoops:
         return {op for op in found if op is not None}
 
     @property
-    def rings(self) -> dict[LoadBlock, LoadBlock]:
+    def rings(self) -> dict[gluon.TileLoad, gluon.TileLoad]:
         """For each block that a loop loads the one whose place it has: the same box of the same buffer, which an
         earlier loop loads."""
         return self.places(are_late=False)
 
-    def places(self, are_late: bool) -> dict[LoadBlock, LoadBlock]:
+    def places(self, are_late: bool) -> dict[gluon.TileLoad, gluon.TileLoad]:
         """The same; where products are held back for a turn, only what an earlier loop holds as long."""
 
-        def kind(loop: TileLoop, load: LoadBlock) -> object:
+        def kind(loop: TileLoop, load: gluon.TileLoad) -> object:
             readers = (each for each in loop.products if load in (block(each.a), block(each.b)))
             return load.operands[0], gluon.box(load), {are_late and each in loop.late for each in readers}
 
@@ -222,9 +227,9 @@ def tile_loops(body: Region) -> TileLoops:
             blocks = (block(value) for product in products for value in (product.a, product.b))
             loads = dict.fromkeys(each for each in blocks if each is not None and each.parent is op.body)
             made = prepared(products)
-            loads |= dict.fromkeys(each for each in op.body if isinstance(each, LOADS) and each in made)
+            loads |= dict.fromkeys(each for each in op.body if gluon.loads_tile(each) and each in made)
             loops.append(TileLoop(op, products, tuple(loads)))
-    return TileLoops(tuple(loops), tuple(op for op in body if isinstance(op, LOADS)))
+    return TileLoops(tuple(loops), tuple(op for op in body if gluon.loads_tile(op)))
 
 
 def find_tile_loops(body: Region, warps: int) -> TileLoops:
@@ -239,7 +244,7 @@ def find_tile_loops(body: Region, warps: int) -> TileLoops:
     for loop in found.loops:
         _check_loop(loop)
     for load in loads:
-        _check_produced(load.starts, load)
+        _check_produced(load.operands, load)
     rows = {product.out.shape[0] for product in found.products}
     left = {block(product.a) for product in found.products} & {*found.undivided}
     if not warps and len(rows) > 1:
@@ -253,7 +258,8 @@ def find_tile_loops(body: Region, warps: int) -> TileLoops:
                 raise NotRecognised("a tile that a left operand is computed from is used for something else", user)
     boxes = [op.value.op for op in body if isinstance(op, tile.StoreBlockOp)]
     turned = {op for op in boxes if isinstance(op, tensor.TransposeOp)}
-    check_rows(body, found.tiles, {*loads, *found.undivided, *transposes, *made, *turned})
+    produced = only_for_loads(body.walk())
+    check_rows(body, found.tiles, {*loads, *found.undivided, *transposes, *made, *turned, *produced})
     return found
 
 
@@ -308,7 +314,7 @@ def _check_supported(body: Region, found: TileLoops, warps: int) -> None:
             raise NotRecognised("a branch with effects", op)
         if isinstance(op, tensor.DotOp) and op.parent_op not in scheduled:
             raise NotRecognised("a product outside of the loops, or in a branch", op)
-        if isinstance(op, LOADS) and op.parent_op not in scheduled and op not in top[:first]:
+        if gluon.loads_tile(op) and op.parent_op not in scheduled and op not in top[:first]:
             raise NotRecognised("a product's operand is loaded after a loop, or in one without products", op)
         if warps and (is_addition(op) or is_result(op)) and op.parent_op in scheduled:
             continue
@@ -370,7 +376,8 @@ def _check_produced(values: Iterable[Value], op: Operation) -> None:
     for value in reached(values, operands_of):
         loop = value.owner.parent if isinstance(value.owner, Region) else None
         carried = isinstance(loop, scf.ForOp) and value is not loop.index
-        if carried or isinstance(value.type, TensorType) or isinstance(value.op, (scf.ForOp, scf.IfOp)):
+        is_tile = isinstance(value.type, TensorType) and not (gluon.gathers(op) and isinstance(value.op, _OF_ROWS))
+        if carried or is_tile or isinstance(value.op, (scf.ForOp, scf.IfOp)):
             raise NotRecognised("where a tile is loaded from depends on what is computed", op)
 
 

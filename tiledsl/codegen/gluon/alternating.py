@@ -153,7 +153,7 @@ class AlternatingWriter(GluonKernelWriter):
     def _at(self, counter: Counter) -> At:
         return self.now.at or super()._at(counter)
 
-    def _tile_at(self, load: triton.LoadBlockOp, place: str) -> str:
+    def _tile_at(self, load: gluon.TileLoad, place: str) -> str:
         if load not in self.plan.kept:
             return super()._tile_at(load, place)
         self.helpers = tuple(dict.fromkeys((*self.helpers, api.ZERO)))

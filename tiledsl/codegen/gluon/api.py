@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.gluon.plan import GATHER_WARPS
 from tiledsl.analysis.gluon.support import swizzle
 from tiledsl.codegen.functions import SIGNATURE_TYPES, TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS
@@ -37,6 +38,9 @@ DESCRIPTOR_IMPORT = "from triton.experimental.gluon.nvidia.hopper import TensorD
 NAMES = """\
 _load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global"""
+
+LOAD_AHEAD = '_load_ahead = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared'
+VECTOR = 16  # bytes that a thread copies at once
 
 # Triton 3.6 makes the operation, but has no name for it.
 ADD_BOX = '''_add_box = getattr(tma, "async_atomic_add", None)
@@ -249,6 +253,14 @@ def shared_layout(box: Sequence[int], dtype: str) -> str:
     width, bits = swizzle(box, dtype), ELEMENTS[dtype].bits
     width = width if width > 16 else 0
     return f"gl.NVMMASharedLayout(swizzle_byte_width={width}, element_bitwidth={bits}, rank={len(box)})"
+
+
+def gather_layout(tiles: Sequence[tuple[Sequence[int], str]]) -> str:
+    """The layout of threads that copy rows of tiles, of these shapes and types, as an expression: of a row, neighbours
+    copy up to 128 bytes that lie together in shared memory."""
+    held = min(VECTOR * 8 // ELEMENTS[dtype].bits for _, dtype in tiles)
+    lanes = min(8, *(shape[1] // held for shape, _ in tiles))
+    return f"gl.BlockedLayout([1, {held}], [{32 // lanes}, {lanes}], [{GATHER_WARPS}, 1], [1, 0])"
 
 
 def descriptor_type(box: Sequence[int], dtype: str) -> str:

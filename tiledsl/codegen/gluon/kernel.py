@@ -125,7 +125,7 @@ class GluonKernelWriter(ProducerWriter):
                 self._receive_kept()
         elif isinstance(op, tensor.DotOp):
             self._issue(op)
-        elif isinstance(op, triton.LoadBlockOp):
+        elif gluon.loads_tile(op):
             if op in self.plan.for_registers:
                 self._read_to_registers(op)
             elif self._is_row(op):
@@ -154,7 +154,7 @@ class GluonKernelWriter(ProducerWriter):
         rings = dict.fromkeys(load.ring for load in self.plan.kept)
         for ring in rings:
             turn = self.turn if self.item is not None else "0"
-            self.line(f"mbarrier.wait({self.full[ring]}.index({self._item_place(ring)}), {turn})")
+            self._await_full(ring, self._item_place(ring), turn)
         if self.item is not None:
             self.line(f"{self.turn} ^= 1")
         for load in self.plan.kept:
@@ -373,7 +373,7 @@ class GluonKernelWriter(ProducerWriter):
         if 0 not in stages:  # nothing runs while tiles arrive
             for product in (op for op in loop.products if loop.stage[op]):
                 for load in (block(product.a), block(product.b)):
-                    if isinstance(load, triton.LoadBlockOp) and load not in self.plan.kept:
+                    if gluon.loads_tile(load) and load not in self.plan.kept:
                         self._await_tile(load, product)
         for number, copy in loop.steps(len(clusters), copies):
             cluster = clusters[number]
@@ -495,7 +495,7 @@ class GluonKernelWriter(ProducerWriter):
     def _tile(self, value: Value, product: tensor.DotOp) -> str:
         """A tile as an operand, once it is there."""
         load = block(value)
-        assert isinstance(load, triton.LoadBlockOp)
+        assert gluon.loads_tile(load)
         if load in self.plan.kept:
             place = self._tile_at(load, "0")
             if place == "0" and self.loop.is_skewed:
@@ -505,33 +505,39 @@ class GluonKernelWriter(ProducerWriter):
             place = self._tile_at(load, self._await_tile(load, product))
         return self._seen(self.matrix(self.tile_buffer(load), place, load), value, product)
 
-    def _await_tile(self, load: triton.LoadBlockOp, reader: Operation) -> str:
+    def _await_tile(self, load: gluon.TileLoad, reader: Operation) -> str:
         """Wait for a tile where that has not been done in the turn; its place in its ring."""
         ring, stage = self.plan.rings[load.ring], self.loop.stage[reader]
         place, phase = self._at((tuple(ring.readers), stage))
         if load.ring not in self.now.awaited and stage == min(ring.readers[self.loop]):
             self.now.awaited.add(load.ring)
-            self.line(f"mbarrier.wait({self.full[load.ring]}.index({place}), {phase})")
+            self._await_full(load.ring, place, phase)
         return place
 
-    def _is_read_by_threads(self, op: triton.LoadBlockOp) -> bool:
+    def _await_full(self, ring: str, place: str, phase: str) -> None:
+        """Wait for the tiles of a place. Those that threads have copied products see behind a fence alone."""
+        self.line(f"mbarrier.wait({self.full[ring]}.index({place}), {phase})")
+        if self.plan.rings[ring].gathered:
+            self.fence()
+
+    def _is_read_by_threads(self, op: gluon.TileLoad) -> bool:
         return op in self.plan.for_registers or self.plan.in_registers(op) or self._is_row(op)
 
-    def _is_row(self, op: triton.LoadBlockOp) -> bool:
+    def _is_row(self, op: gluon.TileLoad) -> bool:
         return not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses)
 
-    def _read_row(self, op: triton.LoadBlockOp) -> None:
+    def _read_row(self, op: gluon.TileLoad) -> None:
         """Read what is no operand of a product from its place in shared memory."""
         self.origin(op)
         row = self.matrix(self.tile_buffer(op), self._tile_at(op, self._await_tile(op, op)), op)
         self.unfenced.add(op.ring)
         self.line(f"{self.name(op.out)} = {row}.load({self.layouts.of(op.out.shape)})")
 
-    def _read_to_registers(self, op: triton.LoadBlockOp) -> None:
+    def _read_to_registers(self, op: gluon.TileLoad) -> None:
         """Read what left operands are made of, once it is there; its place is free then."""
         self.origin(op)
         place, phase = self._at((tuple(self.plan.rings[op.ring].readers), 0))
-        self.line(f"mbarrier.wait({self.full[op.ring]}.index({place}), {phase})")
+        self._await_full(op.ring, place, phase)
         buffer, at = self.tile_buffer(op), self._tile_at(op, place)
         if op in self.expressions.in_words:
             tile = api.in_words(f"{buffer}.index({at})", op.out.shape, op.out.dtype)
@@ -543,7 +549,7 @@ class GluonKernelWriter(ProducerWriter):
         self.unfenced.add(op.ring)
         self._release([(op.ring, place, "")])
 
-    def tile_buffer(self, op: triton.LoadBlockOp) -> str:
+    def tile_buffer(self, op: gluon.TileLoad) -> str:
         return self.tiles[self.plan.owner[op]]
 
     def _issue(self, op: tensor.DotOp) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from math import prod
 
 from tiledsl.analysis.gluon.checks import checked
+from tiledsl.analysis.gluon.plan import GATHER_WARPS
 from tiledsl.analysis.gluon.schedule import (
     PLACES,
     Loop,
+    Ring,
     block,
     divided,
     in_words,
@@ -26,13 +28,14 @@ from tiledsl.analysis.gluon.words import FOUR, described, loads_in_fours
 from tiledsl.codegen.expressions import ADD, MULTIPLY
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
-from tiledsl.codegen.gluon.expressions import Layouts
+from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.gluon.variables import LoopVariables
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes
 from tiledsl.dialects import gluon, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region
 from tiledsl.ir.types import ELEMENTS
 
+THREADS = 32 * GATHER_WARPS  # that copy rows
 Counter = tuple[tuple[Loop, ...], int]  # of places: the loops that load a ring, and the stage of what reads it
 
 
@@ -54,11 +57,13 @@ class ProducerWriter(SpecializedWriter):
         words = [each for each in self.plan.products if in_words(each) and self.plan.reads_registers(each)]
         self.rounded = {each.a.op for each in words if block(each.a) is None} - self.plan.prepared
         if words:
-            self.in_fours = any(load.in_fours for load in self.plan.loads)
+            self.in_fours = any(isinstance(load, triton.LoadBlockOp) and load.in_fours for load in self.plan.loads)
             exchanged = () if self.in_fours else (api.EXCHANGED,)
             made = (*exchanged, api.words(words[0].a.dtype, self.in_fours)) if self.rounded else ()
             self.helpers = (*self.helpers, *made, api.of_words(words[0].a.dtype))
         super().__init__(launch, module_names)
+        if self.gathered:
+            self.helpers = (*self.helpers, api.LOAD_AHEAD)
         self.expressions.in_words = self._made_in_words()
         if words and self.in_fours:
             _, self.expressions.in_fours = loads_in_fours(launch)
@@ -100,6 +105,9 @@ class ProducerWriter(SpecializedWriter):
                     self.word_layouts[shape] = self.define(module_names, f"WORDS_{shape[0]}_{shape[1]}", words)
                 text = f"gl.DotOperandLayout(operand_index=0, parent={tiles[shape]}, k_width={width})"
                 self.operand_layouts[shape] = self.define(module_names, f"OPERAND_{shape[0]}_{shape[1]}", text)
+        if plan.gathered:
+            tiles_of_rows = [(load.out.shape, load.out.dtype) for load in plan.gathered]
+            self.gather_layout = self.define(module_names, "GATHERED", api.gather_layout(tiles_of_rows))
         operands = {
             each.a.shape: self.operand_layouts[each.out.shape]
             for each in self.plan.products
@@ -164,7 +172,7 @@ class ProducerWriter(SpecializedWriter):
         return self.out_buffers[op] if op.ring == "results" else self.in_item[op]
 
     def loaded(self) -> list[str]:
-        return list(dict.fromkeys(map(self.descriptor, self.plan.loads)))
+        return list(dict.fromkeys(self.descriptor(op) for op in self.plan.loads if isinstance(op, triton.LoadBlockOp)))
 
     def shared(self) -> list[str]:
         barriers = [*self.full.values(), *self.empty.values(), *([self.order] if self.plan.op.in_turns else [])]
@@ -180,7 +188,7 @@ class ProducerWriter(SpecializedWriter):
                     found.setdefault((tuple(ring.readers), stage), set()).add(name)
         return found
 
-    def _tile_at(self, load: triton.LoadBlockOp, place: str) -> str:
+    def _tile_at(self, load: gluon.TileLoad, place: str) -> str:
         """Where a tile is, of those at a place of its ring."""
         if load not in self.plan.own:
             return place
@@ -191,18 +199,30 @@ class ProducerWriter(SpecializedWriter):
     # The producer
 
     def producer(self, name: str) -> list[str]:
-        starts = [value for load in self.plan.loads for value in load.starts]
+        places = [value for load in self.plan.loads for value in load.operands]
         loops = [*self.outer, *(loop.op for loop in self.plan.loops)]
         bounds = [value for loop in loops for value in loop.operands[:2]]
-        self.needed = needed_for([*starts, *bounds])
+        self.needed = needed_for([*places, *bounds])
         self.by_consumer = self.by_group(self.needed)
         self.produced_at: dict[tuple[Loop, ...], tuple[str, str]] = {}
         for (users, _), names in self.counters.items():
             self.produced_at.setdefault(users, names)
         self._begin(self.produced_at.values(), 1, "  # the first turn of an empty place does not wait")
         self.items()
+        of_consumers, self.expressions = self.expressions, self._expressions_of_rows()
         self._produce(self.launch.body)
+        self.expressions = of_consumers
         return self.producer_function(name)
+
+    def _expressions_of_rows(self) -> GluonExpressions:
+        """The expressions of threads that copy rows: each has pieces of some."""
+        if not self.gathered:
+            return self.expressions
+        shapes = [load.out.shape for load in self.gathered]
+        rows = {rows: f"gl.SliceLayout(1, {self.gather_layout})" for rows, _ in shapes}
+        made = GluonExpressions(self.variables, Layouts(dict.fromkeys(shapes, self.gather_layout), rows, {}, {}))
+        made.consumer = self.consumer
+        return made
 
     def _begin(self, counters: Iterable[tuple[str, str]], phase: int, remark: str = "") -> None:
         for stage, name in counters:
@@ -244,7 +264,7 @@ class ProducerWriter(SpecializedWriter):
             size = sum(map(box_bytes, loads))
             if not ring.by_consumer:
                 size += sum(map(box_bytes, own)) * (self.warp_groups - 1)
-                self._expect(name, place, phase, size)
+                self._begin_tiles(name, place, phase, size)
             for load in loads:
                 if load not in own:
                     self._load(load, place, place)
@@ -253,9 +273,13 @@ class ProducerWriter(SpecializedWriter):
                     self.needed_ops(by_consumer, self.by_consumer)
                     if ring.by_consumer:
                         place = self.consumer
-                        self._expect(name, place, phase, size)
+                        self._begin_tiles(name, place, phase, size)
                     for load in own:
                         self._load(load, place, self.consumer if ring.by_consumer else self._tile_at(load, place))
+                    if ring.by_consumer:
+                        self._end_tiles(name, place)
+            if not ring.by_consumer:
+                self._end_tiles(name, place)
         for place, phase in dict.fromkeys(counters.values()):
             self._advance(place, phase)
         if not counters and self.item is not None:
@@ -267,15 +291,26 @@ class ProducerWriter(SpecializedWriter):
         inside = isinstance(loop, scf.ForOp) and loop.parent is not None
         return [*(self._regions(loop.parent) if inside else []), region]  # type: ignore[union-attr, arg-type]
 
-    def _expect(self, ring: str, place: str, phase: str, size: int) -> None:
+    def _begin_tiles(self, ring: str, place: str, phase: str, size: int) -> None:
+        """Wait until a place is free. size: bytes of the blocks that will be there."""
         self.line(f"mbarrier.wait({self.empty[ring]}.index({place}), {phase})")
-        self.line(f"mbarrier.expect({self.full[ring]}.index({place}), {size})")
+        if size:
+            self.line(f"mbarrier.expect({self.full[ring]}.index({place}), {size})")
 
-    def _load(self, op: triton.LoadBlockOp, place: str, at: str) -> None:
+    def _end_tiles(self, ring: str, place: str) -> None:
+        """Have each thread arrive when what it copies is there."""
+        if self.plan.rings[ring].gathered:
+            self.line(f"async_copy.mbarrier_arrive({self.full[ring]}.index({place}), increment_count=False)")
+
+    def _load(self, op: gluon.TileLoad, place: str, at: str) -> None:
         self.origin(op)
-        offsets = ", ".join(self._starts(op))
         full, tile = f"{self.full[op.ring]}.index({place})", f"{self.tile_buffer(op)}.index({at})"
-        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {tile})")
+        if isinstance(op, triton.LoadBlockOp):
+            self.line(f"_load_box({self.descriptor(op)}, [{', '.join(self._starts(op))}], {full}, {tile})")
+        elif isinstance(op, triton.LoadOp):
+            with self.expressions.operands_of(op):
+                mask = "" if op.mask is None else f", mask={self.expressions.text(op.mask)}"
+                self.line(f"_load_ahead({tile}, {self.expressions.text(op.pointer)}{mask})")
 
     def _starts(self, op: triton.LoadBlockOp) -> list[str]:
         """Where a box starts in its descriptor's view of memory."""
@@ -300,6 +335,10 @@ class ProducerWriter(SpecializedWriter):
         """How many consumers release a place of a ring."""
         return 1 if self.plan.rings[ring].by_consumer else self.warp_groups
 
+    def _arrivals_of_tiles(self, ring: Ring) -> int:
+        """How often the producer arrives for the tiles of a place: once for blocks, each thread for what it copies."""
+        return (len(ring.gathered) < len(ring.tiles)) + (THREADS * bool(ring.gathered))
+
     def entry(self, name: str) -> list[str]:
         for found in self.plan.rings.values():
             for load in found.tiles:
@@ -313,7 +352,7 @@ class ProducerWriter(SpecializedWriter):
         self.allocate_results()
         for ring, found in self.plan.rings.items():
             places = found.depth * (self.warp_groups if found.by_consumer else 1)
-            self.line(f"{self.full[ring]} = _barriers({places}, 1)")
+            self.line(f"{self.full[ring]} = _barriers({places}, {self._arrivals_of_tiles(found)})")
             self.line(f"{self.empty[ring]} = _barriers({places}, {self.arrivals(ring)})")
         if self.plan.op.in_turns:
             self.line(f"{self.order} = _barriers({self.warp_groups}, 1)")
@@ -323,6 +362,6 @@ class ProducerWriter(SpecializedWriter):
         return self.function(name, map(self.argument, self.launch.body.args))
 
 
-def _place(op: triton.LoadBlockOp | triton.StoreBlockOp) -> tuple[tuple[int, ...], str]:
+def _place(op: gluon.TileLoad | triton.StoreBlockOp) -> tuple[tuple[int, ...], str]:
     """What a place in shared memory is made for."""
-    return gluon.box(op), (op.out if isinstance(op, triton.LoadBlockOp) else op.value).dtype
+    return gluon.box(op), (op.value if isinstance(op, triton.StoreBlockOp) else op.out).dtype

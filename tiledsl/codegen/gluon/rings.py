@@ -24,6 +24,7 @@ from math import prod
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.codegen.expressions import ADD, ATOM, Expression, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.dialects import arith, scf, tensor, triton
@@ -31,8 +32,6 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, Shape
 
-LOAD = '_load_ahead = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared'
-_VECTOR = 16  # bytes that a thread copies at once
 
 
 class RingExpressions(GluonExpressions):
@@ -82,7 +81,7 @@ def _pairs(region: Region, inlined: Collection[Operation]) -> Iterator[tuple[ten
 class RingWriter(KernelWriter):
     """Writes a triton.launch that hold-tiles has marked as Gluon functions."""
 
-    helpers = (LOAD,)
+    helpers = (api.LOAD_AHEAD,)
     expressions: RingExpressions
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
@@ -126,7 +125,7 @@ class RingWriter(KernelWriter):
         down = warps if self.is_along_rows and shape[0] % warps == 0 else 1
         across = warps // down
         small = shape[-1] < 32 * across
-        held = _VECTOR * 8 // min(bits) if bits else max(1, shape[-1] // 32) if small else 1
+        held = api.VECTOR * 8 // min(bits) if bits else max(1, shape[-1] // 32) if small else 1
         if len(shape) == 1:
             return f"gl.BlockedLayout([{held}], [32], [{warps}], [0])"
         return f"gl.BlockedLayout([{1 if bits else shape[0] // down}, {held}], [1, 32], [{down}, {across}], [1, 0])"

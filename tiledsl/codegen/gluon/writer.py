@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
+from tiledsl.analysis.gluon.plan import GATHER_WARPS, registers
 from tiledsl.analysis.gluon.slices import dependents, only_for_loads
 from tiledsl.analysis.gluon.words import in_fours
 from tiledsl.codegen.expressions import ADD
@@ -48,6 +48,7 @@ class SpecializedWriter(KernelWriter, ABC):
         self.indent = "    "
         self._origin = ""
         self.produced = only_for_loads(launch.body.walk())
+        self.gathered = [op for op in launch.body.walk() if gluon.gathers(op)]
         outside = dict(zip(launch.body.args, launch.arguments, strict=True))
         described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
         self.arguments = [value for value in launch.body.args if value not in described]
@@ -94,7 +95,7 @@ class SpecializedWriter(KernelWriter, ABC):
         """Shared memory that a stored box passes through: a place for each consumer, its own or an operand's."""
 
     @abstractmethod
-    def tile_buffer(self, op: triton.LoadBlockOp) -> str:
+    def tile_buffer(self, op: gluon.TileLoad) -> str:
         """Shared memory that a block is loaded to."""
 
     def box_stores(self) -> list[triton.StoreBlockOp]:
@@ -235,7 +236,7 @@ class SpecializedWriter(KernelWriter, ABC):
             if op in needed and op not in self.variables.inlined:
                 self.statement(op)
 
-    def matrix(self, ring: str, index: str, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
+    def matrix(self, ring: str, index: str, op: gluon.TileLoad | triton.StoreBlockOp) -> str:
         """A place of a ring as a matrix, without the box's dimensions of 1."""
         shape = gluon.piece(op)
         text = f"{ring}.index({index})"
@@ -245,7 +246,7 @@ class SpecializedWriter(KernelWriter, ABC):
         """What lies at a place of a ring as an operand of a product: a loaded tile, or one that is transposed."""
         if isinstance(value.op, tensor.TransposeOp):
             return f"{self.operand(value.op.source, place)}.permute({value.op.permutation})"
-        assert isinstance(value.op, triton.LoadBlockOp), f"{value.op!r} is not in shared memory"
+        assert gluon.loads_tile(value.op), f"{value.op!r} is not in shared memory"
         return self.matrix(self.tile_buffer(value.op), place, value.op)
 
     def zeros(self, value: Value) -> str:
@@ -296,10 +297,12 @@ class SpecializedWriter(KernelWriter, ABC):
         for buffer, store in {buffer: store for store, buffer in self.out_buffers.items()}.items():
             self.allocate(buffer, store, self.warp_groups * store.places)
 
-    def allocate(self, name: str, op: triton.LoadBlockOp | triton.StoreBlockOp, places: int) -> None:
+    def allocate(self, name: str, op: gluon.TileLoad | triton.StoreBlockOp, places: int) -> None:
         shape = ", ".join(map(str, (places, *placed(op))))
-        dtype = TRITON_TYPES[op.out.dtype if isinstance(op, triton.LoadBlockOp) else op.value.dtype]
-        self.line(f"{name} = gl.allocate_shared_memory({dtype}, [{shape}], {self.descriptor(op)}.layout)")
+        dtype = op.value.dtype if isinstance(op, triton.StoreBlockOp) else op.out.dtype
+        known = isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp))
+        layout = f"{self.descriptor(op)}.layout" if known else api.shared_layout(placed(op), dtype)
+        self.line(f"{name} = gl.allocate_shared_memory({TRITON_TYPES[dtype]}, [{shape}], {layout})")
 
     def start(self, name: str) -> None:
         """Start the consumers and the producer."""
@@ -313,21 +316,21 @@ class SpecializedWriter(KernelWriter, ABC):
             self.line(f"        ({name}_consumer, ({', '.join([str(number), *stored])})),")
         self.line(f"        ({name}_producer, ({', '.join(loaded)})),")
         self.line("    ],")
-        registers = CONSUMER_REGISTERS[self.warp_groups]
-        self.line(f"    {[4] * (self.warp_groups - 1) + [1]},")
-        self.line(f"    {[registers] * (self.warp_groups - 1) + [PRODUCER_REGISTERS]},")
+        own, of_producer = registers(self.warp_groups, bool(self.gathered))
+        self.line(f"    {[4] * (self.warp_groups - 1) + [GATHER_WARPS if self.gathered else 1]},")
+        self.line(f"    {[own] * (self.warp_groups - 1) + [of_producer]},")
         self.line(")")
 
 
-def placed(op: triton.LoadBlockOp | triton.StoreBlockOp) -> tuple[int, ...]:
+def placed(op: gluon.TileLoad | triton.StoreBlockOp) -> tuple[int, ...]:
     """The extents of a box in shared memory."""
     extents = gluon.box(op)
     return in_fours(extents) if isinstance(op, triton.LoadBlockOp) and op.in_fours else extents
 
 
-def box_bytes(op: triton.LoadBlockOp) -> int:
-    """Bytes of a box."""
-    return math.prod(gluon.box(op)) * ELEMENTS[op.out.dtype].bits // 8
+def box_bytes(op: gluon.TileLoad) -> int:
+    """Bytes of a box; none of rows that are gathered, which no barrier counts."""
+    return 0 if gluon.gathers(op) else math.prod(gluon.box(op)) * ELEMENTS[op.out.dtype].bits // 8
 
 
 def accumulator_layout(columns: int, dtype: str, warps: tuple[int, int] = (4, 1)) -> str:

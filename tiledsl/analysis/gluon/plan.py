@@ -24,8 +24,7 @@ BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers
 PRODUCER_REGISTERS = 24
 GATHER_WARPS = 4  # of a producer that copies rows; one warp takes the registers of so many, too
-GATHER_REGISTERS = 56
-GROUP_REGISTERS = 512  # that a multiprocessor has for a thread of each group of four warps
+GATHER_REGISTERS = 32  # all that consumers leave
 ENTRY_REGISTERS = {1: 240, 2: 168, 3: 128}  # a thread, before they are shared out anew: no instruction may need more
 BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 
@@ -85,12 +84,6 @@ def make_plan(
     requested = max(2, stages or max(loop.op.num_stages for loop in found.loops))
     chosen = min(requested, fewest + (shared_bytes - least) // stage_bytes)
     return Plan(chosen, shared_bytes - least - (chosen - fewest) * stage_bytes, least, in_item)
-
-
-def registers(groups: int, gathers: bool) -> tuple[int, int]:
-    """Registers of a thread of each of so many groups of consumers, and of the producer, which may gather rows."""
-    producer = GATHER_REGISTERS if gathers else PRODUCER_REGISTERS
-    return min(CONSUMER_REGISTERS[groups], (GROUP_REGISTERS - producer) // groups // 8 * 8), producer
 
 
 def _check_registers(found: TileLoops, groups: int, warps: int) -> None:

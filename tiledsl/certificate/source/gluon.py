@@ -239,8 +239,10 @@ class _Partition:
     """What a partition knows of others, and what it has begun and not waited for."""
 
     warps: Warps
+    threads: int
     products: list[Product] = field(default_factory=list)
     copies: list[tuple[Access, Callable[[], None]]] = field(default_factory=list)
+    asked: list[tuple[Access, Shared, Tensor]] = field(default_factory=list)  # by its threads, since a commit or arrival
 
 
 class Packed(Tensor):
@@ -326,11 +328,11 @@ class GluonLanguage(Language):
         self.num_warps = 4  # of the launch
         self.places = Places()
         self.barriers: list[Barrier] = []
-        self.asked: list[list[tuple[Access, Shared, Tensor]]] = [[]]  # copies by groups, of which the last one is open
+        self.committed: list[list[tuple[Access, Shared, Tensor]]] = []  # copies by groups
         self.partitions = {-1: self._partition(-1, 4)}
 
     def _partition(self, number: int, warps: int) -> _Partition:
-        return _Partition(Warps(number, -(-warps // 4)))
+        return _Partition(Warps(number, -(-warps // 4)), 32 * warps)
 
     def here(self) -> _Partition:
         """The partition that runs."""
@@ -370,33 +372,55 @@ class GluonLanguage(Language):
             store_wait=self._store_wait,
         )  # fmt: skip
         return SimpleNamespace(
-            fence_async_shared=lambda: self.here().warps.fence(), mbarrier=barriers, tma=boxes,
+            fence_async_shared=self._fence, mbarrier=barriers, tma=boxes,
             warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait, warpgroup_mma_init=self._begun,
         )  # fmt: skip
 
     def ampere(self) -> SimpleNamespace:
         """What the module for Ampere has."""
         copies = SimpleNamespace(
-            async_copy_global_to_shared=self._load_ahead, commit_group=self._commit, wait_group=self._arrived
-        )
+            async_copy_global_to_shared=self._load_ahead, commit_group=self._commit, wait_group=self._arrived,
+            mbarrier_arrive=self._arrive_later,
+        )  # fmt: skip
         return SimpleNamespace(async_copy=copies)
 
-    def _load_ahead(self, place: Shared, pointer: Tensor, mask: Any) -> None:
+    def _load_ahead(self, place: Shared, pointer: Tensor, mask: Any = None) -> None:
         """A place may be read when the copy was waited for; where the mask is false, it is 0 then."""
         tile = self.load(pointer, mask, 0)
         if tile.shape != place.array.shape:
             raise ExecutorError(f"{tile!r} is copied to shared memory {place.array.shape}")
         access = self.places.begin("copy", place.place, self.here().warps, writes=True, is_async=True)
-        self.asked[-1].append((access, place, tile))
+        self.here().asked.append((access, place, tile))
 
     def _commit(self) -> None:
-        self.asked.append([])
+        self.committed.append(self.here().asked)
+        self.here().asked = []
 
     def _arrived(self, left: int) -> None:
-        while len(self.asked) - 1 > left:
-            for access, place, tile in self.asked.pop(0):
+        while len(self.committed) > left:
+            for access, place, tile in self.committed.pop(0):
                 place.array[...] = tile.array
                 access.ends = self.here().warps.now()
+
+    def _arrive_later(self, barrier: Barrier, increment_count: bool = True) -> None:
+        """Each thread arrives when what it has asked for is there; a barrier that is incremented first counts none."""
+        here = self.here()
+        copies, here.asked = here.asked, []
+        if increment_count:
+            raise ExecutorError("copies of which a barrier counts no arrival")
+        for access, _, _ in copies:
+            access.ends = {barrier: barrier.phases + 1}
+        known = Clock()
+        for clock in here.warps.clocks.values():
+            known.learn(clock)
+        here.warps.now()
+
+        def arrive() -> None:
+            for _, place, tile in copies:
+                place.array[...] = tile.array
+            barrier.update(here.threads, 0, known)
+
+        self.turns.arrives(arrive)
 
     def _specialize(self, partitions: Sequence[Any], warps: Sequence[int], registers: Sequence[int]) -> None:
         def run(function: Callable[..., None], arguments: Any) -> Callable[[], None]:
@@ -406,6 +430,8 @@ class GluonLanguage(Language):
                     raise ExecutorError("a product is never waited for")
                 if self.here().copies:
                     raise ExecutorError("a copy to global memory is never waited for")
+                if self.here().asked:
+                    raise ExecutorError("what threads copy to shared memory is never waited for")
 
             return partition
 
@@ -443,6 +469,10 @@ class GluonLanguage(Language):
             barrier.update(0, -size, known)
 
         self.turns.arrives(arrive)
+
+    def _fence(self) -> None:
+        self.here().warps.fence()
+        self.places.fence(self.here().warps)
 
     def _add_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
         self._store_box(descriptor, starts, place, add=True)
@@ -529,7 +559,7 @@ class GluonLanguage(Language):
         if layout[0] == "SwizzledSharedLayout":  # a ring: what no copy has given is read, and not used
             warps = self.here().warps
             self.places.begin("ring", made, warps, writes=True).ends = warps.now()
-            self.asked = [[]]
+            self.committed = []
         return Shared(self, made, dtype.name)
 
 

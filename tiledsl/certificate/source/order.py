@@ -11,6 +11,7 @@ be known to be done before another may write there. A partition's warpgroups kno
 wait for each other, as they do to arrive. Their own loads and stores need no such wait: the compiler puts one between.
 Between a load or a store of threads and a copy or a product that writes or reads there, the threads must have a fence:
 these go another way to shared memory (PTX: async proxy), and a copy was seen to overwrite what a load had yet to read.
+What threads copy row by row is done later than they are: who has waited for it has the fence, or hears of one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Clock(dict[Hashable, int]):
 @dataclass
 class Access:
     """What reads or writes shared memory. `ends`: when it is over, by thread or barrier; empty while it is on its way
-    and nobody has waited for it. `fenced`: likewise, when its threads had a fence behind it."""
+    and nobody has waited for it. `fenced`: the same of each fence behind it, with the partition that had it."""
 
     what: str
     array: np.ndarray
@@ -47,7 +48,7 @@ class Access:
     owner: int  # the partition
     line: int
     ends: dict[Hashable, int] = field(default_factory=dict)
-    fenced: dict[Hashable, int] = field(default_factory=dict)
+    fenced: list[tuple[int, dict[Hashable, int]]] = field(default_factory=list)
     by_threads: bool = True  # also copies that threads ask for one by one; boxes and products go another way
 
     def __str__(self) -> str:
@@ -94,7 +95,7 @@ class Warps:
         """Copies and products that are issued later see what has been written, and do not overtake what reads."""
         moment = self.now()
         for each in self.unfenced:
-            each.fenced = moment
+            each.fenced.append((self.number, moment))
         self.unfenced.clear()
 
 
@@ -128,13 +129,20 @@ class Places:
             if own and each.writes and is_async:
                 warps.meet()
             is_between = each.by_threads and not by_threads and (each.writes or writes)
-            if is_between and not (each.fenced and (own or warps.knows(each.fenced))):
+            if is_between and not any(fence == warps.number or warps.knows(moment) for fence, moment in each.fenced):
                 done = "takes what was written" if each.writes else "overwrites what was read"
                 raise ExecutorError(f"a {what} {done} in shared memory, without a fence between (line {each.line})")
         covered = {id(each) for each in over if writes and _covers(array, each.array)}
         before[:] = [each for each in before if id(each) not in covered]
         before.append(made)
         return made
+
+    def fence(self, warps: Warps) -> None:
+        """A partition has a fence, which is also behind copies by threads that it knows to be done."""
+        moment = warps.now()
+        for each in (each for accesses in self.accesses.values() for each in accesses):
+            if each.is_async and each.by_threads and each.ends and warps.knows(each.ends):
+                each.fenced.append((warps.number, moment))
 
     def forget(self, array: np.ndarray) -> None:
         """New memory, which may be where other memory was."""

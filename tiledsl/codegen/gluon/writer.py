@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from tiledsl.analysis.gluon.plan import GATHER_WARPS, registers
+from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, GATHER_REGISTERS, GATHER_WARPS, PRODUCER_REGISTERS
 from tiledsl.analysis.gluon.slices import dependents, only_for_loads
 from tiledsl.analysis.gluon.words import in_fours
 from tiledsl.codegen.expressions import ADD
@@ -316,9 +316,10 @@ class SpecializedWriter(KernelWriter, ABC):
             self.line(f"        ({name}_consumer, ({', '.join([str(number), *stored])})),")
         self.line(f"        ({name}_producer, ({', '.join(loaded)})),")
         self.line("    ],")
-        own, of_producer = registers(self.warp_groups, bool(self.gathered))
-        self.line(f"    {[4] * (self.warp_groups - 1) + [GATHER_WARPS if self.gathered else 1]},")
-        self.line(f"    {[own] * (self.warp_groups - 1) + [of_producer]},")
+        registers = CONSUMER_REGISTERS[self.warp_groups]
+        warps, of_producer = (GATHER_WARPS, GATHER_REGISTERS) if self.gathered else (1, PRODUCER_REGISTERS)
+        self.line(f"    {[4] * (self.warp_groups - 1) + [warps]},")
+        self.line(f"    {[registers] * (self.warp_groups - 1) + [of_producer]},")
         self.line(")")
 
 

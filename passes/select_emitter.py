@@ -16,6 +16,7 @@ from tiledsl.analysis.gluon.gathers import GATHERED, has_whole_rows
 from tiledsl.analysis.gluon.estimate import LEAST_GAIN, WARP, Launch, gain
 from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
 from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
+from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.tile_loops import (
     ITEM,
     WARPS,
@@ -49,6 +50,7 @@ from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums, i
 from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
 from tiledsl.passes.gluon.guard_masks import guard_masks
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
+from tiledsl.passes.gluon.mask_loads import mask_loads
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.gluon.open_branch import open_branch
 from tiledsl.passes.gluon.row_arithmetic import (
@@ -232,6 +234,7 @@ class SelectEmitter(Pass):
             divide_columns(twin)
             if way == "alternate":
                 divide_columns(twin, halved_sums(twin.body))
+            mask_loads(twin.body)
             _load_boxes(twin)
             self._prepare(twin, way, _in_triton(kernel, target), target)
         except NotRecognised:
@@ -418,6 +421,7 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
             if load in for_registers or not has_whole_rows(load, ranges):
                 raise
             load.set_attribute("ring", GATHERED)
+            _separate_rows(load)
             continue
         made = Builder.at(load).insert(
             tile.LoadBlockOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
@@ -425,6 +429,25 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
         load.out.replace_with(made.out)
         load.erase()
     erase_unused(kernel.body, is_removable)
+
+
+def _separate_rows(load: tile.LoadOp) -> None:
+    """Have a gathered tile compute its rows by itself: they are others than those of the tiles beside it."""
+    needed = needed_for(load.operands)
+    mapping: dict[Value, Value] = {}
+    for op in [op for region in _around(load) for op in region if op in needed]:
+        if any(isinstance(value.type, TensorType) for value in op.results):
+            assert op.parent is not None
+            op.parent.insert(op.clone(mapping), op)
+    load.set_operands([mapping.get(value, value) for value in load.operands])
+
+
+def _around(op: Operation) -> list[Region]:
+    """The regions of a kernel that an operation stands in, the outer ones first."""
+    region = op.parent
+    assert region is not None
+    inner = isinstance(region.parent, Operation) and not isinstance(region.parent, tile.KernelOp)
+    return [*(_around(region.parent) if inner else []), region]
 
 
 def _load_rows_by_box(loop: TileLoop, stages: int, left: int) -> int:

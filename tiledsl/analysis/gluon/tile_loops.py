@@ -32,7 +32,7 @@ from tiledsl.analysis.gluon.schedule import (
     prepared,
     shared,
 )
-from tiledsl.analysis.gluon.slices import only_for_loads
+from tiledsl.analysis.gluon.slices import needed_for, only_for_loads
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -193,9 +193,10 @@ class TileLoops:
 
     @property
     def undivided(self) -> set[Operation]:
-        """Right operands, which have no rows of the block."""
-        found = {op for product in self.products for op in (block(product.b), product.b.op)}
-        return {op for op in found if op is not None}
+        """Right operands, which have no rows of the block, and what tells which rows are gathered for them."""
+        found = {op for product in self.products for op in (block(product.b), product.b.op) if op is not None}
+        places = {op for load in found if gluon.gathers(load) for op in needed_for(load.operands)}
+        return found | {op for op in places if any(isinstance(value.type, TensorType) for value in op.results)}
 
     @property
     def rings(self) -> dict[gluon.TileLoad, gluon.TileLoad]:

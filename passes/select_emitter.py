@@ -12,8 +12,8 @@ from typing import Any
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
-from tiledsl.analysis.gluon.gathers import GATHERED, has_whole_rows
 from tiledsl.analysis.gluon.estimate import LEAST_GAIN, WARP, Launch, gain
+from tiledsl.analysis.gluon.gathers import GATHERED, has_whole_rows
 from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
 from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
 from tiledsl.analysis.gluon.slices import needed_for
@@ -421,7 +421,7 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
             if load in for_registers or not has_whole_rows(load, ranges):
                 raise
             load.set_attribute("ring", GATHERED)
-            _separate_rows(load)
+            _separate_rows(load, kernel)
             continue
         made = Builder.at(load).insert(
             tile.LoadBlockOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
@@ -431,23 +431,14 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     erase_unused(kernel.body, is_removable)
 
 
-def _separate_rows(load: tile.LoadOp) -> None:
+def _separate_rows(load: tile.LoadOp, kernel: tile.KernelOp) -> None:
     """Have a gathered tile compute its rows by itself: they are others than those of the tiles beside it."""
-    needed = needed_for(load.operands)
-    mapping: dict[Value, Value] = {}
-    for op in [op for region in _around(load) for op in region if op in needed]:
+    needed, own = needed_for(load.operands), dict[Value, Value]()
+    for op in [op for op in kernel.walk() if op in needed]:
         if any(isinstance(value.type, TensorType) for value in op.results):
             assert op.parent is not None
-            op.parent.insert(op.clone(mapping), op)
-    load.set_operands([mapping.get(value, value) for value in load.operands])
-
-
-def _around(op: Operation) -> list[Region]:
-    """The regions of a kernel that an operation stands in, the outer ones first."""
-    region = op.parent
-    assert region is not None
-    inner = isinstance(region.parent, Operation) and not isinstance(region.parent, tile.KernelOp)
-    return [*(_around(region.parent) if inner else []), region]
+            op.parent.insert(op.clone(own), op)
+    load.set_operands([own.get(value, value) for value in load.operands])
 
 
 def _load_rows_by_box(loop: TileLoop, stages: int, left: int) -> int:

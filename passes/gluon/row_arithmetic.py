@@ -115,12 +115,13 @@ def _along_columns(value: Value, before: Operation, known: dict[Value, Value]) -
     elif isinstance(op, tensor.IotaOp):
         known[value] = at.insert(tensor.IotaOp(axis=1, result_types=[type])).result
     elif isinstance(op, (arith.Elementwise, tile.LoadOp)) and op.parent is before.parent:
-        operands = [
-            each if isinstance(each.type, BufferType) else _along_columns(each, before, known) for each in op.operands
-        ]
-        if any(each is None for each in operands):
-            return None
-        made = op.clone(dict(zip(op.operands, operands)))
+        operands: dict[Value, Value] = {}
+        for each in op.operands:
+            laid = each if isinstance(each.type, BufferType) else _along_columns(each, before, known)
+            if laid is None:
+                return None
+            operands[each] = laid
+        made = op.clone(operands)
         made.results[0].set_type(type)
         known[value] = at.insert(made).results[0]
     return known.get(value)

@@ -10,7 +10,9 @@ import torch
 import tiledsl.language as T
 
 
-def sparse(blocks: int, turns: int, depth: int = 2, rows: int = 64, width: int = 64, block: int = 64, **how: Any) -> Any:
+def sparse(
+    blocks: int, turns: int, depth: int = 2, rows: int = 64, width: int = 64, block: int = 64, **how: Any
+) -> Any:
     """Block b attends to rows of KV that `chosen` has for it; what is no row, as -1, does not count.
 
     latent: values are the keys; else they follow these in a row. rope: so many further columns of keys, a tile of their

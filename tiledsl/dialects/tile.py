@@ -382,7 +382,7 @@ class LoadOp(Operation):
     Indices are int32 or int64, scalars or tensors that broadcast to the result's shape; one for each dimension. The
     result's shape is their common one, joined with the mask's. Where `mask` is false, `other` (0 if absent) is the
     value. In global buffers an index outside its dimension gives `other` too, until `guard-accesses` has put that check
-    into the mask (`guarded`). On-chip buffers are not checked. `ring`: as of tile.load_block, for rows that are no block.
+    into the mask (`guarded`). On-chip buffers are not checked. `ring`: see load_block; these rows are no block.
 
     Example: `%x = tile.load %A[%rows, %columns] mask=%m : tensor<128x64xfloat16>`
     """

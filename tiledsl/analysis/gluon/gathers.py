@@ -40,7 +40,4 @@ def has_whole_rows(load: tile.LoadOp, ranges: Ranges) -> bool:
 
 
 def _is_aligned(start: LinearForm, wanted: int) -> bool:
-    return not any(
-        coefficient * prod(map(divisor, factors)) % wanted for factors, coefficient in start.terms.items()
-    )
-
+    return not any(coefficient * prod(map(divisor, factors)) % wanted for factors, coefficient in start.terms.items())

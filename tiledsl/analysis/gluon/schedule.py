@@ -114,8 +114,9 @@ class Schedule:
     owner: for each load the one of an earlier loop whose places it has, or itself. own: the loads of which each
     consumer has a tile of its own. buffers: for each computed operand that passes through shared memory, since warps
     that share its rows hold other columns of it, the one whose place it has. prepared: what makes left operands in
-    registers of tiles that are loaded `for_registers`. gathered: loads that threads of the producer copy. groups: of four warps that run apart. alternate: for each of two
-    groups that take turns in turn, the numbers of its sums; then `warps` are those of a group.
+    registers of tiles that are loaded `for_registers`. gathered: the loads whose rows threads of the producer copy.
+    groups: of four warps that run apart. alternate: for each of two groups that take turns in turn, the numbers of its
+    sums; then `warps` are those of a group.
     """
 
     def __init__(self, launch: triton.LaunchOp) -> None:

@@ -242,7 +242,7 @@ class _Partition:
     threads: int
     products: list[Product] = field(default_factory=list)
     copies: list[tuple[Access, Callable[[], None]]] = field(default_factory=list)
-    asked: list[tuple[Access, Shared, Tensor]] = field(default_factory=list)  # by its threads, since a commit or arrival
+    asked: list[tuple[Access, Shared, Tensor]] = field(default_factory=list)  # copies by threads, not committed
 
 
 class Packed(Tensor):

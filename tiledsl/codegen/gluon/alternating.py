@@ -28,7 +28,7 @@ from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.kernel import Flying, GluonKernelWriter, Turn
 from tiledsl.codegen.gluon.producer import Counter
 from tiledsl.codegen.gluon.variables import LoopVariables
-from tiledsl.dialects import tensor, triton
+from tiledsl.dialects import gluon, tensor
 from tiledsl.ir.core import Effect, Operation, Value
 
 At = tuple[str, str]  # the names of a place and of its phase

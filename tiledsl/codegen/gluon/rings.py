@@ -33,7 +33,6 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, Shape
 
 
-
 class RingExpressions(GluonExpressions):
     """Of tiles of one or two dimensions. What a row or a column has one of lies as the largest tile of so many does."""
 

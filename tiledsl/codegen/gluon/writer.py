@@ -300,8 +300,9 @@ class SpecializedWriter(KernelWriter, ABC):
     def allocate(self, name: str, op: gluon.TileLoad | triton.StoreBlockOp, places: int) -> None:
         shape = ", ".join(map(str, (places, *placed(op))))
         dtype = op.value.dtype if isinstance(op, triton.StoreBlockOp) else op.out.dtype
-        known = isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp))
-        layout = f"{self.descriptor(op)}.layout" if known else api.shared_layout(placed(op), dtype)
+        layout = api.shared_layout(placed(op), dtype)
+        if isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp)):
+            layout = f"{self.descriptor(op)}.layout"
         self.line(f"{name} = gl.allocate_shared_memory({TRITON_TYPES[dtype]}, [{shape}], {layout})")
 
     def start(self, name: str) -> None:

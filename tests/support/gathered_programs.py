@@ -33,7 +33,10 @@ def sparse(
     ):
         with T.Kernel(blocks, threads=256) as bx:
             q, k = T.alloc_shared((rows, width), "float16"), T.alloc_shared((block, width), "float16")
-            q_rope, k_rope = T.alloc_shared((rows, 16), "float16"), T.alloc_shared((block, 16), "float16")
+            q_rope, k_rope = (
+                T.alloc_shared((rows, rope or 16), "float16"),
+                T.alloc_shared((block, rope or 16), "float16"),
+            )
             v, seen = T.alloc_shared((block, width), "float16"), T.alloc_fragment((block,), "bool")
             s, acc = T.alloc_fragment((rows, block), "float32"), T.alloc_fragment((rows, width), "float32")
             weights, total = T.alloc_shared((rows, block), "float16"), T.alloc_fragment((rows,), "float32")
@@ -59,7 +62,7 @@ def sparse(
                     s[i, j] = T.if_then_else(seen[j], 0, -T.infinity("float32"))
                 T.gemm(q, k, s, transpose_B=True)
                 if rope:
-                    for j, c in T.Parallel(block, 16):
+                    for j, c in T.Parallel(block, rope):
                         k_rope[j, c] = KV[chosen[bx, t * block + j], width + c]
                     T.gemm(q_rope, k_rope, s, transpose_B=True)
                 T.copy(highest, previous)

@@ -63,6 +63,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
     "two products into a sum, apart": (turn_programs.scan, 128, {"select-emitter.consumers": "apart"}),
     "attention, groups take turns": (turn_programs.weighted, 64, {"select-emitter.consumers": "alternate"}),
     "attention with one tile, groups take turns": (turn_programs.latent, 64, {"select-emitter.consumers": "alternate"}),
+    "gathered rows, groups take turns": (turn_programs.gathered, 64, {"select-emitter.consumers": "alternate"}),
     "two products into a sum, not skewed": (turn_programs.scan, 128, {"schedule-loops.skew": False}),
 }
 
@@ -181,7 +182,9 @@ def test_one_turn_without_a_product() -> None:
     )  # one role, which cannot hang
 
 
-FATAL = re.compile(r"lost: (mbarrier\.arrive|mbarrier\.expect|mbarrier\.wait\(\w*full|_load_box|fence|.*_advance\()")
+FATAL = re.compile(
+    r"lost: (mbarrier\.arrive|mbarrier\.expect|mbarrier\.wait\(\w*full|_load_box|async_copy|fence|.*_advance\()"
+)
 
 
 def outcome(run: Run, source: str, made: torch.Tensor) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _ORDER = re.compile(
-    r"mbarrier\.|warpgroup_mma_wait|fence_async_shared|_barrier\(\)|store_wait|_load_box|_store_box|_advance\("
+    r"mbarrier\.|warpgroup_mma_wait|fence_async_shared|_barrier\(\)|store_wait|_load_box|_load_ahead|async_copy|_store_box|_advance\("
     r"|(turn|\w*phase) (\^)?= |_before = |_buffer.*\.store\("
 )
 _NUMBERS = {

@@ -223,7 +223,14 @@ def latent_in_parts(blocks: int, turns: int, depth: int, rows: int = 128) -> Any
     return weighted(blocks, turns, depth, rows, is_latent=True, width=96)
 
 
-def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bool = False, width: int = 64) -> Any:
+def gathered(blocks: int, turns: int, depth: int, rows: int = 128) -> Any:
+    """The same, whose keys are every third row."""
+    return weighted(blocks, turns, depth, rows, is_latent=True, apart=3)
+
+
+def weighted(
+    blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bool = False, width: int = 64, apart: int = 1
+) -> Any:
     """Attention: A's rows are queries, B's are keys, and from the end on values."""
 
     @T.prim_func
@@ -245,7 +252,11 @@ def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bo
             T.clear(total)
             T.fill(highest, -1e30)
             for t in T.Pipelined(lengths[bx], num_stages=depth):
-                T.copy(B[t * KEYS, 0], k)
+                if apart == 1:
+                    T.copy(B[t * KEYS, 0], k)
+                else:
+                    for j, c in T.Parallel(KEYS, width):
+                        k[j, c] = B[(t * KEYS + j) * apart % (turns * KEYS), c]
                 T.gemm(q, k, s, transpose_B=True, clear_accum=True)
                 T.copy(highest, previous)
                 T.reduce_max(s, highest, dim=1)
@@ -259,8 +270,11 @@ def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bo
                 for i, j in T.Parallel(rows, width):
                     acc[i, j] *= T.exp2(previous[i] - highest[i])
                 T.copy(s, weights)
-                T.copy(B[(t if is_latent else turns - 1 - t) * KEYS, 0], v)
-                T.gemm(weights, v, acc)
+                if apart == 1:
+                    T.copy(B[(t if is_latent else turns - 1 - t) * KEYS, 0], v)
+                    T.gemm(weights, v, acc)
+                else:
+                    T.gemm(weights, k, acc)
             for i, j in T.Parallel(rows, width):
                 acc[i, j] /= T.max(total[i], 1.0)
             T.copy(acc, C[bx * rows, 0])
@@ -268,7 +282,7 @@ def weighted(blocks: int, turns: int, depth: int, rows: int = 128, is_latent: bo
     return weighted
 
 
-OF_ROWS = (weighted, latent, in_parts, latent_in_parts, scan, twice)  # whose turns take rows of B
+OF_ROWS = (weighted, latent, gathered, in_parts, latent_in_parts, scan, twice)  # whose turns take rows of B
 
 
 def inputs(program: Callable[..., Any], lengths: list[int], turns: int, rows: int = 128) -> list[torch.Tensor]:
@@ -302,9 +316,12 @@ def want(program: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, lengths:
                 out[at] += (a[at].float() @ tiles[t].T * 0.125).half().float() @ tiles[-1 - t]
                 out[at] += a[at].float() @ tiles[t].T if t < length // 2 else 0
             continue
-        if program in (weighted, latent, in_parts, latent_in_parts):
-            tiles = b.float().split(KEYS)
-            keys, values = tiles[:length], (tiles if program in (latent, latent_in_parts) else tiles[::-1])[:length]
+        if program in (weighted, latent, gathered, in_parts, latent_in_parts):
+            tiles = b.float()[torch.arange(len(b)) * (3 if program is gathered else 1) % len(b)].split(KEYS)
+            keys, values = (
+                tiles[:length],
+                (tiles if program in (latent, gathered, latent_in_parts) else tiles[::-1])[:length],
+            )
             if length:
                 weights = torch.softmax(a[at].float() @ torch.cat(keys).T * 0.125 * math.log(2), 1)
                 out[at] = weights @ torch.cat(values)

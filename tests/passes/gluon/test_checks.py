@@ -29,6 +29,8 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "two sums": tile_loops.summed,
     "groups take turns": lambda: turn_programs.weighted(8, 5, 2, 64, width=128),
     "groups take turns, one tile": lambda: turn_programs.latent(8, 5, 2, 64),
+    "gathered rows": lambda: turn_programs.gathered(8, 5, 2),
+    "gathered rows, groups take turns": lambda: turn_programs.gathered(8, 5, 2, 64),
     "chunk scan": tile_loops.scan,
     "loop in a loop": tile_loops.grouped,
     "carried state": tile_loops.carried,

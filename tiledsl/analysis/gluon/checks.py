@@ -121,6 +121,9 @@ def _check_rings(launch: triton.LaunchOp) -> None:
                 raise _broken("rings", tiles[0], "the tile has no ring", 'ring = "NAME"')
             if is_inside != (region is not launch.body) or other != kind:
                 raise _broken("rings", tiles[0], f"ring {name!r} holds {_tiles(other)} elsewhere, not {_tiles(kind)}")
+    for op in launch.body.walk():
+        if isinstance(op, tensor.DotOp) and block(op.b) is None:
+            raise _broken("rings", op, "its right operand is no tile of a ring", 'ring = "NAME" of its load')
     places = {each for loop in loops for each in (loop.body, launch.body)}
     behind = set(dropwhile(lambda op: not any(each in loops for each in op.walk()), launch.body))
     for load in launch.body.walk():

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from tiledsl.analysis.gluon.alternation import told
 from tiledsl.analysis.gluon.checks import checked
+from tiledsl.analysis.gluon.plan import GATHER_WARPS
 from tiledsl.analysis.gluon.schedule import PLACES, Schedule
+from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
 from tiledsl.autotuner.predicting.model import tensor_tera
 from tiledsl.autotuner.predicting.work_types import Dot
@@ -85,6 +87,7 @@ class _Launch:
         first = launch.body.first
         self.schedule = checked(launch) if isinstance(first, gluon.ScheduleOp) else None
         self.groups = 1 if self.schedule is None else self.schedule.parts  # each runs the body for its own rows
+        self.produced = only_for_loads(launch.body.walk()) if self.schedule else set()
         self.warps = launch.warps
 
     def lines(self) -> Iterator[str]:
@@ -98,7 +101,8 @@ class _Launch:
             if self.launch.groups > 1:
                 how = "take turns in turn" if self.schedule.alternate else "exchange tiles"
                 rows = f", {self.launch.groups} times {self.warps // self.launch.groups} warps, which {how}"
-            yield f"roles   a producer of 1 warp, which loads; consumers{rows or f' of {self.warps} warps'}"
+            warps = f"{GATHER_WARPS} warps" if self.schedule.gathered else "1 warp"
+            yield f"roles   a producer of {warps}, which loads; consumers{rows or f' of {self.warps} warps'}"
             yield from _titled("rings", self._rings(self.schedule))
         known: dict[Operation, bool] = {loop.op: loop.runs for loop in self.schedule.loops} if self.schedule else {}
         for loop in self.launch.walk():
@@ -114,11 +118,12 @@ class _Launch:
         stores = [op for op in self.launch.body.walk() if isinstance(op, triton.StoreBlockOp) and op.ring == "results"]
         tiles = [(load, ring.depth) for ring in schedule.rings.values() for load in ring.tiles]
         placed = [(load.out, depth, load in schedule.own) for load, depth in tiles]
+        gathered = {load.out for load in schedule.gathered}
         for value, depth, each in [*placed, *((store.value, 1, True) for store in stores)]:  # others: operands' places
             places = depth * (self.groups if each else 1)
             total += places * _bytes(value)
-            own = ", one for each consumer" if each and self.groups > 1 else ""
-            yield self._places(value, places, own if depth == 1 else own.replace("one", f"{depth}"))
+            own = f", {'one' if depth == 1 else depth} for each consumer" if each and self.groups > 1 else ""
+            yield self._places(value, places, own + (", gathered" if value in gathered else ""))
         for value in dict.fromkeys(schedule.buffers.values()):
             places = 1 if schedule.groups == 1 else PLACES
             total += places * _bytes(value)
@@ -173,9 +178,11 @@ class _Launch:
         return [step for step in steps if step.what]
 
     def _step(self, op: Operation) -> Step | None:
-        """An operation on tiles as a step; None for all others, and for what costs nothing."""
+        """An operation on tiles as a step; None for all others, and for what costs consumers nothing."""
         if isinstance(op, (scf.ForOp, scf.WhileOp)):
             return Step(f"the loop {_place(op)}")
+        if op in self.produced:
+            return None
         tiles = [value for value in (*op.results, *op.operands) if isinstance(value.type, TensorType)]
         if isinstance(op, _MOVES):
             return self._transfer(op, tiles)
@@ -194,10 +201,11 @@ class _Launch:
         moved = op.results[0] if op.results else op.operands[0]
         if isinstance(op, triton.StoreOp):
             moved = op.value
-        blocks = isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp))
-        times = self.groups if not (isinstance(op, triton.LoadBlockOp) and self.schedule) else 1
+        is_ours = bool(self.schedule) and gluon.loads_tile(op)
+        times = 1 if is_ours else self.groups
         what = f"{op.name.partition('.')[2].partition('_')[0]} {moved.name or ''} {_shape(moved)}".replace("  ", " ")
-        how = ", TMA" + (", by the producer" if self.schedule and op.results else "") if blocks else ""
+        how = ", TMA" if isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp)) else ""
+        how += (", rows" if gluon.gathers(op) else "") + ", by the producer" if is_ours else ""
         return Step(what + how, cycles=Counter({"copies": times * _bytes(moved) / CACHE_BYTES}))
 
     def _product(self, op: tensor.DotOp) -> Step:

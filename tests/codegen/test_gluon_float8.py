@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 import tiledsl
 from tests.support import gluon_machine
 from tests.support.example_modules import load_example
+from tiledsl.certificate import translation
 
 E4M3 = torch.float8_e4m3fn
 SIZES = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64}
@@ -67,6 +70,23 @@ def test_attention(sizes: dict[str, Any], rescale: str, asked: dict[str, Any] | 
     gluon_machine.run_gluon(source, "attention_fp8", q, k, v, *scales, out)
     want = example.reference(q, k, v, *scales, causal=chosen.get("causal", False))
     assert float((out.double() - want).norm() / want.norm()) < 0.03  # weights of 4 bits
+
+
+def test_columns_in_fours_have_a_certificate() -> None:
+    kernel = compiled("each", {}, batch=1, heads=1, queries=128, keys=256, dim=128)
+    assert "weights = _words(scores)" in kernel.source
+    (check, *_) = translation.check_translation(kernel, passes=False)
+    assert check.status == "tested" and check.detail.endswith("but for reassociation"), check
+    emitted, order = translation._Levels.module, "[first, second, third, fourth]"
+
+    def wrong(levels: translation._Levels) -> Any:
+        module = emitted(levels)
+        assert order in module.source
+        return dataclasses.replace(module, source=module.source.replace(order, "[second, first, third, fourth]"))
+
+    with patch.object(translation._Levels, "module", wrong):
+        (check, *_) = translation.check_translation(kernel, passes=False)
+    assert check.status == "failed" and "instead of" in check.detail, check
 
 
 def test_weights_of_four_bits() -> None:

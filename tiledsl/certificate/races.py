@@ -4,8 +4,8 @@ What is looked at is the program as the user wrote it, before any pass. Two exec
 what is around both; everything else is their own. The order of blocks and of iterations is nowhere defined, so that
 there is a race wherever the solver finds two that differ and meet in one element, unless both are atomic; whether
 blocks that release and acquire by atomic operations wait for each other stays open. Updates of on-chip elements that
-several iterations share, as r[i] += x[i, j], are contributions, and count as atomic. A load counts where its value is of
-use.
+several iterations share, as r[i] += x[i, j], are contributions, and count as atomic. A load counts where its value is
+of use.
 """
 
 from __future__ import annotations

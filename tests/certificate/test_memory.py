@@ -503,6 +503,42 @@ def test_half_a_buffer_that_is_written_is_named() -> None:
     assert "before it is written" in detail
 
 
+@pytest.mark.parametrize("blocks", [4, 3])
+def test_workspaces_are_written_by_earlier_kernels(blocks: int) -> None:
+    @T.prim_func
+    def turned(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        parts = T.alloc_global((4, 16), "float32")
+        with T.Kernel(blocks, threads=32) as bx:
+            T.copy(A[bx * 16 : bx * 16 + 16], parts[3 - bx, :])
+        with T.Kernel(64, threads=32) as bx:
+            B[bx] = parts[3 - bx // 16, bx % 16]  # here
+
+    found = failures(reads(turned), turned, "here")
+    assert len(found) == (blocks < 4)
+    assert all("[0, 0] is read before it is written, where bx = 48" in each for each in found)
+
+
+def test_whether_another_block_has_written_a_workspace_is_unknown() -> None:
+    """As in stream-K, where it waits for what the other one announces; after the kernel everything is there."""
+
+    @T.prim_func
+    def handed_on(done: T.Tensor((8,), "int32"), B: T.Tensor((8,), "float32"), late: T.Tensor((8,), "float32")):
+        parts = T.alloc_global((8,), "float32")
+        with T.Kernel(8, threads=32) as bx:
+            if bx % 2 == 1:
+                parts[bx] = 1.0
+                T.atomic_add(done[bx], 1, memory_order="release")
+            else:
+                while T.atomic_load(done[bx + 1], memory_order="acquire") == 0:
+                    T.evaluate(0)
+                B[bx] = parts[bx + 1]
+        with T.Kernel(4, threads=32) as bx:
+            late[bx] = parts[2 * bx + 1]
+
+    (found,) = [each for each in reads(handed_on) if each.status != "proved"]
+    assert found.status == "unknown" and "a block may have written it" in found.detail
+
+
 def test_memory_written_in_one_branch_is_named() -> None:
     def program(both: bool) -> Any:
         @T.prim_func

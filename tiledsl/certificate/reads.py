@@ -1,4 +1,5 @@
-"""Reads of what nobody wrote: on-chip memory before its first write, outputs with elements that no block writes.
+"""Reads of what nobody wrote: on-chip memory and workspaces before the first write, outputs with elements that no block
+writes.
 
 For an element that is read, each earlier write is asked whether it wrote it: its lanes and iterations are solved for
 from the indices, as 70 = 2 * 32 + 6 says that lane 6 of the third tile did. Where that finds no writer, the solver
@@ -24,7 +25,7 @@ from tiledsl.ir.core import Operation, Region, Value
 
 
 def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
-    """One check for each on-chip buffer of an elaborated program that is read, and for each output."""
+    """One check for each on-chip buffer and workspace of an elaborated program that is read, and for each output."""
     program = Accesses(func)
     accesses: list[Access] = []
     unseen: dict[Value, str] = {}
@@ -35,8 +36,6 @@ def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
             unseen[root_buffer(access.buffer)] = str(reason)
     buffers = dict.fromkeys(each.buffer for each in accesses if isinstance(each.buffer.op, tile.AllocOp))
     for buffer in buffers:
-        if tile.buffer_type(buffer).scope == "global":
-            continue
         of_buffer = [(number, each) for number, each in enumerate(accesses) if each.buffer is buffer]
         yield from _buffer(program, buffer, of_buffer, solver, unseen.get(buffer, ""))
     for position in func.outputs:
@@ -45,7 +44,7 @@ def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
         yield _output(program, output, writes, solver, unseen.get(output, ""))
 
 
-# On-chip memory
+# On-chip memory, workspaces
 
 
 def _buffer(
@@ -84,7 +83,8 @@ def _read(
     fixed = {each: constant(value) for each, value in values.items()}
     for place_of_write, write in writes:
         if _writes_there(read, write, place_of_write < number, fixed, solver):
-            return Check("read", subject, "unknown", "an earlier iteration may have written it", place)
+            who = "an earlier iteration" if tile.is_on_chip(read.buffer) else "a block"
+            return Check("read", subject, "unknown", f"{who} may have written it", place)
     element = ", ".join(str(value_of(each, values)) for each in read.indices)
     where = shown(values, [*read.own, *variables])
     detail = f"[{element}] is read before it is written" + (f", where {where}" if where else "")
@@ -216,8 +216,14 @@ def _solve_quotients(
 
 
 def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver) -> bool:
-    """Whether an execution of the write before this one of the read writes the element; True if that is open."""
-    common = _common(read, write)
+    """Whether an execution of the write before this one of the read writes the element; True if that is open.
+
+    In a workspace, one of any block may: they may wait for each other.
+    """
+    if tile.is_on_chip(read.buffer):
+        common, before = _common(read, write), before and not _exclusive(read.op, write.op)
+    else:
+        common, before = [], before or read.kernel is write.kernel
     (happens, *indices), twins = terms.another([write.happens, *write.indices], lambda each: each.role == "size")
     earlier: list[Term] = []
     equal: list[Term] = []
@@ -226,7 +232,7 @@ def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variabl
         if variable.role == "loop":
             earlier.append(both(*equal, compare("lt", then, now)))
         equal.append(compare("eq", then, now))
-    if before and not _exclusive(read.op, write.op):
+    if before:
         earlier.append(both(*equal))
     meet = [compare("eq", a, b) for a, b in zip(indices, terms.substitute(read.indices, fixed))]
     only = [compare("eq", twins[each], fixed[each]) for each in common if each.role == "block" and each in twins]

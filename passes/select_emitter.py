@@ -56,7 +56,6 @@ from tiledsl.passes.gluon.open_branch import open_branch
 from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
-    lay_along_columns,
     mask_after_products,
     masked_products,
     merge_limits,
@@ -217,9 +216,11 @@ class SelectEmitter(Pass):
         """Which consumers to try, the fastest first."""
         if self.consumers != "auto":
             return (self.consumers,)
+        if is_wide(kernel.body):
+            return ("alternate", "one", "rows")
         twice = is_computed_twice(kernel.body, kernel.threads // 32)
         if twice or any(loop.adds for loop in tile_loops(kernel.body).loops):
-            return (*(("alternate",) if is_wide(kernel.body) else ()), "one", "rows")
+            return ("one", "rows")
         return ("rows", "one") if self.backend == "gluon" else ("rows",)
 
     def _prepared(self, kernel: tile.KernelOp, way: str, target: Any) -> tile.KernelOp:
@@ -228,9 +229,10 @@ class SelectEmitter(Pass):
         assert isinstance(twin, tile.KernelOp)
         assert kernel.parent is not None
         kernel.parent.insert(twin, kernel)
+        if way != "rows" and is_wide(kernel.body):
+            twin.set_attribute("threads", max(kernel.threads, 32 * WARPS[-1]))  # fewer have no registers for such sums
         try:
             open_branch(twin.body)
-            lay_along_columns(twin.body)
             divide_columns(twin)
             if way == "alternate":
                 divide_columns(twin, halved_sums(twin.body))

@@ -9,11 +9,11 @@ from tiledsl.analysis.affine import form_interval, is_position, linear_form
 from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
-from tiledsl.dialects import arith, tensor, tile
+from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import MIRRORED, constant_of
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, TensorType
+from tiledsl.ir.types import INT32, TensorType
 from tiledsl.passes.index_arithmetic import materialize
 
 
@@ -90,41 +90,6 @@ def _least(column: Value, ranges: Ranges) -> int:
     """The least number of a position's columns."""
     limits = dtype_interval("int32")
     return int(form_interval(linear_form(column), ranges, limits, lambda factors, _: all(map(is_position, factors))).lo)
-
-
-def lay_along_columns(body: Region) -> None:
-    """What is computed for rows, and then reshaped to a value for each column, is computed for columns."""
-    for op in list(body.walk()):
-        if isinstance(op, tensor.ReshapeOp) and op.out.shape == (1, *op.source.shape):
-            made = _along_columns(op.source, op, {})
-            if made is not None:
-                op.out.replace_with(made)
-                op.erase()
-
-
-def _along_columns(value: Value, before: Operation, known: dict[Value, Value]) -> Value | None:
-    """A value of one dimension as a row, computed in front of an operation; None if nothing but a reshape gives it."""
-    op = value.op
-    if value in known or not value.shape:
-        return known.get(value, value)
-    assert isinstance(value.type, TensorType)
-    type = TensorType((1, *value.shape), value.dtype)
-    at = Builder.at(before)
-    if isinstance(op, arith.ConstantOp):
-        known[value] = at.constant(op.value, type)
-    elif isinstance(op, tensor.IotaOp):
-        known[value] = at.insert(tensor.IotaOp(axis=1, result_types=[type])).result
-    elif isinstance(op, (arith.Elementwise, tile.LoadOp)) and op.parent is before.parent:
-        operands: dict[Value, Value] = {}
-        for each in op.operands:
-            laid = each if isinstance(each.type, BufferType) else _along_columns(each, before, known)
-            if laid is None:
-                return None
-            operands[each] = laid
-        made = op.clone(operands)
-        made.results[0].set_type(type)
-        known[value] = at.insert(made).results[0]
-    return known.get(value)
 
 
 def compare_columns(ops: Iterable[Operation]) -> None:

@@ -17,10 +17,10 @@ def sparse(
 
     latent: values are the keys; else they follow these in a row. rope: so many further columns of keys, a tile of their
     own. asked: rows are asked for with a condition; else bounds are all that is checked. varying: `lengths` has the
-    turns of each block.
+    turns of each block. apart: queries are every so-many-th row.
     """
     latent, rope = how.get("latent", True), how.get("rope", 0)
-    asked, varying = how.get("asked", False), how.get("varying", True)
+    asked, varying, apart = how.get("asked", False), how.get("varying", True), how.get("apart", 1)
     columns, inner = width * (1 if latent else 2) + rope, width + rope
 
     @T.prim_func
@@ -42,7 +42,11 @@ def sparse(
             weights, total = T.alloc_shared((rows, block), "float16"), T.alloc_fragment((rows,), "float32")
             more, highest = T.alloc_fragment((rows,), "float32"), T.alloc_fragment((rows,), "float32")
             previous = T.alloc_fragment((rows,), "float32")
-            T.copy(Q[bx * rows, 0], q)
+            if apart == 1:
+                T.copy(Q[bx * rows, 0], q)
+            else:
+                for i, c in T.Parallel(rows, width):
+                    q[i, c] = Q[(bx * rows + i) * apart % (blocks * rows), c]
             if rope:
                 T.copy(Q[bx * rows, width], q_rope)
             T.clear(acc)
@@ -104,9 +108,12 @@ def inputs(
     return [q, kv, chosen, torch.tensor(lengths, dtype=torch.int32), out]
 
 
-def want(q: torch.Tensor, kv: torch.Tensor, chosen: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor) -> Any:
+def want(
+    q: torch.Tensor, kv: torch.Tensor, chosen: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor, apart: int = 1
+) -> Any:
     """What sparse gives, by torch."""
     blocks, width = len(lengths), out.shape[1]
+    q = q[torch.arange(len(q)) * apart % len(q)]
     rows, block = len(q) // blocks, chosen.shape[1] // max(1, int(lengths.max()))
     found = []
     for at, length in enumerate(lengths.tolist()):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.gluon.schedule import block, divided, instruction_columns, prepared
+from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.analysis.gluon.tile_loops import (
     BYTES,
     HALVES,
@@ -129,8 +130,9 @@ def products_in_flight(loop: TileLoop, groups: int) -> int:
 
 
 def loads_beside(loop: TileLoop) -> list[Operation]:
-    """The operations of a loop that need none of its products."""
+    """The operations of a loop that need none of its products, and that are not for its tiles alone."""
     moved = {*loop.loads, *loop.products, *(product.b.op for product in loop.products)}
+    moved |= only_for_loads(loop.op.body.walk())
     dependent = dependent_on([product.out for product in loop.products], loop.op.body)
     return [op for op in loop.op.body if op not in moved and op not in dependent and not op.is_terminator]
 

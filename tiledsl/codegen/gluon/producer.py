@@ -6,7 +6,7 @@ The producer loads the tiles of a turn to the next place of each ring as soon as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from tiledsl.analysis.gluon.checks import checked
@@ -190,11 +190,13 @@ class ProducerWriter(SpecializedWriter):
 
     def _tile_at(self, load: gluon.TileLoad, place: str) -> str:
         """Where a tile is, of those at a place of its ring."""
-        if load not in self.plan.own:
-            return place
+        return self._tile_of(self.consumer, place) if load in self.plan.own else place
+
+    def _tile_of(self, consumer: str, place: str) -> str:
+        """The same of a tile of its own that each consumer has."""
         if place == "0":
-            return self.consumer
-        return place if self.warp_groups == 1 else f"{place} * {self.warp_groups} + {self.consumer}"
+            return consumer
+        return place if self.warp_groups == 1 else f"{place} * {self.warp_groups} + {consumer}"
 
     # The producer
 
@@ -204,6 +206,8 @@ class ProducerWriter(SpecializedWriter):
         bounds = [value for loop in loops for value in loop.operands[:2]]
         self.needed = needed_for([*places, *bounds])
         self.by_consumer = self.by_group(self.needed)
+        if any(map(gluon.gathers, self.plan.own)):  # what they copy they know before they wait
+            self.variables.by_consumer = {value for op in self.by_consumer for value in op.results}
         self.produced_at: dict[tuple[Loop, ...], tuple[str, str]] = {}
         for (users, _), names in self.counters.items():
             self.produced_at.setdefault(users, names)
@@ -211,7 +215,7 @@ class ProducerWriter(SpecializedWriter):
         self.items()
         of_consumers, self.expressions = self.expressions, self._expressions_of_rows()
         self._produce(self.launch.body)
-        self.expressions = of_consumers
+        self.expressions, self.variables.by_consumer = of_consumers, frozenset()
         return self.producer_function(name)
 
     def _expressions_of_rows(self) -> GluonExpressions:
@@ -240,10 +244,29 @@ class ProducerWriter(SpecializedWriter):
             elif isinstance(op, scf.ForOp) and op in self.outer:
                 with self.range_of(op):
                     self._produce(op.body)
-            elif op not in self.by_consumer:
-                self.needed_ops([op], self.needed)
+            else:
+                self._compute([op])
             if self.plan.kept and op is self.plan.kept[-1]:
                 self._produce_tiles(region, {})
+
+    def _compute(self, ops: Iterable[Operation]) -> None:
+        """What loads need. What differs by consumer is computed for each, here or where it is loaded."""
+        for op in ops:
+            if op not in self.by_consumer:
+                self.needed_ops([op], self.needed)
+            elif self.variables.by_consumer:
+                for number in self._each_consumer():
+                    if isinstance(op, gluon.WarpGroupIdOp):
+                        self.line(f"{self.name(op.out)} = gl.to_tensor({number})")
+                    else:
+                        self.needed_ops([op], self.by_consumer)
+
+    def _each_consumer(self) -> Iterator[int]:
+        """The numbers of the consumers; values that differ by consumer have the names of one."""
+        for number in range(self.warp_groups):
+            self.variables.consumer = number
+            yield number
+        self.variables.consumer = 0
 
     def _first_counters(self, loop: Loop) -> dict[str, tuple[str, str]]:
         """The names of a place and of its phase, by the ring that a loop loads."""
@@ -254,7 +277,7 @@ class ProducerWriter(SpecializedWriter):
         """Load what a turn needs, or without counters what is loaded once."""
         by_consumer = [op for each in self._regions(region) for op in each if op in self.by_consumer]
         if counters:
-            self.needed_ops([op for op in region if op not in self.by_consumer], self.needed)
+            self._compute(region)
         for name, ring in self.plan.rings.items():
             loads = [op for op in self.plan.loads if op.parent is region and op.ring == name]
             if not loads:
@@ -268,22 +291,30 @@ class ProducerWriter(SpecializedWriter):
             for load in loads:
                 if load not in own:
                     self._load(load, place, place)
-            if own:
+            if own and self.variables.by_consumer:
+                for number in self._each_consumer():
+                    self._load_own(own, str(number), place, phase, size)
+            elif own:
                 with self.under(f"for {self.consumer} in gl.static_range({self.warp_groups}):"):
                     self.needed_ops(by_consumer, self.by_consumer)
-                    if ring.by_consumer:
-                        place = self.consumer
-                        self._begin_tiles(name, place, phase, size)
-                    for load in own:
-                        self._load(load, place, self.consumer if ring.by_consumer else self._tile_at(load, place))
-                    if ring.by_consumer:
-                        self._end_tiles(name, place)
+                    self._load_own(own, self.consumer, place, phase, size)
             if not ring.by_consumer:
                 self._end_tiles(name, place)
         for place, phase in dict.fromkeys(counters.values()):
             self._advance(place, phase)
         if not counters and self.item is not None:
             self.line(f"{self.turn} ^= 1")
+
+    def _load_own(self, loads: Sequence[gluon.TileLoad], consumer: str, place: str, phase: str, size: int) -> None:
+        """Load a consumer's tiles of a ring."""
+        ring = loads[0].ring
+        if self.plan.rings[ring].by_consumer:
+            self._begin_tiles(ring, consumer, phase, size)
+        for load in loads:
+            at = self._tile_of(consumer, place)
+            self._load(load, *((consumer, consumer) if self.plan.rings[ring].by_consumer else (place, at)))
+        if self.plan.rings[ring].by_consumer:
+            self._end_tiles(ring, consumer)
 
     def _regions(self, region: Region) -> list[Region]:
         """A region behind those that it is inside of."""

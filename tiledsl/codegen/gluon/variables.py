@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import pairwise
 
 from tiledsl.analysis.gluon.schedule import PAIR, Schedule, block, ending_in, in_order
@@ -18,12 +18,14 @@ class LoopVariables(Variables):
     as soon as they are there. What a turn computes for the next one has a variable that nothing else has, unless it is
     what a product is added to; nor do values of one stage share one with values of the other. Loops of a chain share
     what they carry and hand on. Where several turns are taken at a time, each has variables of its own up to its
-    products: `copy` says which turn is meant.
+    products: `copy` says which turn is meant. Of values that differ `by_consumer` the producer may have one for each:
+    `consumer` says for which.
     """
 
     def __init__(self, body: Region, names: PythonNames, plan: Schedule, told: Iterable[Operation] = ()) -> None:
         self._plan = plan
-        self.copy = 0
+        self.copy = self.consumer = 0
+        self.by_consumer: Set[Value] = frozenset()
         self.late: dict[Value, str] = {}  # names of indices in what waits for the next turn
         self._copies: dict[tuple[int, int], str] = {}
         operands = (in_order(product.a).op for product in plan.products if block(product.a) is None)
@@ -54,11 +56,12 @@ class LoopVariables(Variables):
             return self.late[value]
         name = super().name(value)
         group = id(self.members(value))
-        if not self.copy or group not in self._own:
+        copy = self.copy if group in self._own else self.consumer if value in self.by_consumer else 0
+        if not copy:
             return name
-        if (group, self.copy) not in self._copies:
-            self._copies[group, self.copy] = self.names.claim(f"{name}_{self.copy}")
-        return self._copies[group, self.copy]
+        if (group, copy) not in self._copies:
+            self._copies[group, copy] = self.names.claim(f"{name}_{copy}")
+        return self._copies[group, copy]
 
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
         super()._choose_inlined(region, length)

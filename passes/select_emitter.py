@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.fit_warps import fitting_threads
-from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums, heard, is_wide
+from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums, is_wide
 from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
 from tiledsl.passes.gluon.guard_masks import guard_masks
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
@@ -279,8 +279,8 @@ class SelectEmitter(Pass):
             loop.op.set_attribute("num_stages", plan.stages)
         if not by_rows:
             left, free = plan.left, [(gluon.box(load), load.out.dtype) for load in found.kept]
-            for loop in found.loops:
-                left = _load_rows_by_box(loop, plan.stages, left, heard(loop) if way == "alternate" else frozenset())
+            for loop in found.loops if way != "alternate" else ():
+                left = _load_rows_by_box(loop, plan.stages, left)
             added: list[tile.StoreBlockOp] = []
             for op in [op for op in of_kinds(body.walk(), tile.AtomicOp) if op.value.shape in found.tiles]:
                 left = _add_by_box(op, added, left)
@@ -443,12 +443,12 @@ def _separate_rows(load: tile.LoadOp, kernel: tile.KernelOp) -> None:
     load.set_operands([own.get(value, value) for value in load.operands])
 
 
-def _load_rows_by_box(loop: TileLoop, stages: int, left: int, heard: Set[Operation]) -> int:
+def _load_rows_by_box(loop: TileLoop, stages: int, left: int) -> int:
     """Turn loads of one row, a value for each column of a tile, into boxes, so that they are there in time; return what
-    is left of so many bytes then. heard: what groups compute in each other's turns, and need the row themselves for."""
+    is left of so many bytes then."""
     for op in [op for op in loop.op.body if isinstance(op, tile.LoadOp) and op.out.shape[:-1] == (1,)]:
         size = stages * tensor_bytes(op.out)
-        if op.mask is not None or op.other is not None or size > left or not heard.isdisjoint(op.out.uses):
+        if op.mask is not None or op.other is not None or size > left:
             continue
         if len(loop.of_tiles) < 2 and not loop.has_place(op):
             continue

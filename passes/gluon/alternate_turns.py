@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from tiledsl.analysis.gluon.alternation import alternation, sums_of_groups, why_not
 from tiledsl.analysis.gluon.schedule import PAIR
-from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoop, TileLoops, tile_loops
+from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoops, tile_loops
 from tiledsl.analysis.product_loops import tensor_bytes
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Region, Value
 from tiledsl.passes.gluon.groups_apart import WARPS
 
 MEASURED_COLUMNS = 512  # of a sum, on an H200
@@ -25,11 +25,6 @@ def halved_sums(body: Region) -> list[Value]:
 def is_wide(body: Region) -> bool:
     """Whether sums are as wide as those of which turns in turn have been measured to be faster than all others."""
     return {value.shape[1] for value in halved_sums(body)} == {MEASURED_COLUMNS}
-
-
-def heard(loop: TileLoop) -> frozenset[Operation]:
-    """What groups would compute in each other's turns."""
-    return frozenset().union(*alternation(loop.op, sums_of_groups(loop)).heard)
 
 
 def alternate_turns(found: TileLoops, warps: int, left: int) -> int:

@@ -166,7 +166,7 @@ def loads_tile(op: Operation | None) -> TypeGuard[TileLoad]:
 
 def piece(op: TileAccess) -> tuple[int, ...]:
     """The shape of the tile that an operation moves, or of each of its pieces."""
-    if not isinstance(op, (tile.StoreBlockOp, triton.StoreBlockOp)):
+    if isinstance(op, (tile.LoadBlockOp, triton.LoadBlockOp, tile.LoadOp, triton.LoadOp)):
         return op.out.shape
     shape = op.value.shape
     return tuple(extent // number for extent, number in zip(shape, op.pieces, strict=True)) if op.pieces else shape

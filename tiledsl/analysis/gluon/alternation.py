@@ -148,8 +148,7 @@ def _products(loop: scf.ForOp, found: Alternation) -> Iterator[tuple[str, Operat
 
 
 def _tiles(loop: scf.ForOp, found: Alternation) -> Iterator[tuple[str, Operation]]:
-    """Tiles of a turn that the sums of both groups read, or that something else reads than products. A row comes with
-    a tile, and the group whose turn it is has read it before it tells the other what products give."""
+    """Tiles of a turn that the sums of both groups read, or that something else reads than products."""
     groups: dict[object, set[int]] = {}
     for load in [op for op in loop.body if gluon.loads_tile(op)]:
         place = load.ring or load if isinstance(load, (triton.LoadBlockOp, triton.LoadOp)) else load
@@ -158,8 +157,7 @@ def _tiles(loop: scf.ForOp, found: Alternation) -> Iterator[tuple[str, Operation
         of_place |= {n for n, summed in enumerate(found.summed) for op in readers if op in summed}
         if len(of_place) > 1:
             yield "a tile is read for the sums of both groups, of which one would release it", load
-        others = {user for user in load.out.uses if not isinstance(user, (tensor.DotOp, tensor.TransposeOp))}
-        if others and (load.out.shape[0] > 1 or any(not others.isdisjoint(each) for each in found.heard)):
+        if not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses):
             yield "a tile of a turn is read by something else than products", load
 
 

@@ -84,3 +84,15 @@ def test_a_polynomial_is_the_same_number() -> None:
     again = terms.from_polynomial(terms.polynomial(term))
     for a, b in itertools.product((0, 1, 7, 50), repeat=2):
         assert value_of(again, {x: a, y: b}) == value_of(term, {x: a, y: b}) == (a + 3) * (a + b) - 2 * b
+
+
+def test_quotients_and_remainders_of_multiples() -> None:
+    x, rest = Variable("x", "lane", -9, 9), Variable("rest", "lane", 0, 6)
+    made = terms.add(terms.multiply(constant(14), x), rest)
+    assert terms.floor_divide(made, constant(7)) == terms.multiply(constant(2), x)
+    assert terms.floor_modulo(made, constant(7)) == rest
+    for size, number, other in itertools.product((-4, 3, 4, 7), range(-9, 10), range(7)):
+        replaced = {x: constant(number), rest: constant(other)}
+        for make, meant in ((terms.floor_divide, int.__floordiv__), (terms.floor_modulo, int.__mod__)):
+            (found,) = terms.substitute([make(made, constant(size))], replaced)
+            assert found.number == meant(14 * number + other, size)

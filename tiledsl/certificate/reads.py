@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tiledsl.analysis.block_access import root_buffer
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.dependence import ancestors, reached
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -146,10 +146,16 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     solved = {**shared}
     unsolved = [twins.get(each, each) for each in write.own if each not in solved]
     indices = terms.substitute(write.indices, twins)
+    parts = _quotients(indices, unsolved)
+    apart = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[1:]})
+    unsolved += [part for each in parts.values() for _, part in each[1:]]
     for _ in range(len(indices)):  # a dimension may tell what another one needs
-        for index, at in zip(indices, element):
+        for index, at in zip(apart, element):
             _solve(index, at, unsolved, solved)
-    _solve_quotients(indices, element, unsolved, solved)
+    for variable, (size, (_, high), (_, low)) in parts.items():
+        if high in solved and low in solved and variable not in solved:
+            solved[variable] = add(terms.multiply(solved[high], size), solved[low])
+    unsolved = [each for each in unsolved if each not in {part for found in parts.values() for _, part in found[1:]}]
     for each in unsolved:
         solved.setdefault(each, _first(each))
     chosen = [each for each, to in solved.items() if to is not each]
@@ -203,16 +209,19 @@ def _solve(index: Term, at: Term, unsolved: Sequence[Variable], solved: dict[Var
         remainder = terms.subtract(remainder, terms.multiply(constant(size), step))
 
 
-def _solve_quotients(
-    indices: Sequence[Term], element: Sequence[Term], unsolved: Sequence[Variable], solved: dict[Variable, Term]
-) -> None:
-    """x // c and x % c as two indices tell x."""
-    for quotient, high in zip(indices, element):
-        for rest, low in zip(indices, element):
-            if (quotient.kind, rest.kind) == ("div", "mod") and quotient.args == rest.args:
-                value, size = quotient.terms
-                if isinstance(value, Variable) and value in unsolved and value not in solved and size.number:
-                    solved[value] = add(terms.multiply(high, size), low)
+def _quotients(
+    indices: Sequence[Term], unsolved: Sequence[Variable]
+) -> dict[Variable, tuple[Term, tuple[Term, Variable], tuple[Term, Variable]]]:
+    """Of variables in the indices as x // c and x % c, which tell x together: c, and variables for these two."""
+    found = {}
+    inside = dict.fromkeys(reached(list(indices), lambda term: term.terms))
+    for value in unsolved:
+        for rest in [each for each in inside if each.kind == "mod" and each.terms[0] is value]:
+            whole = terms.floor_divide(value, rest.terms[1])
+            if whole in inside and rest.terms[1].number:
+                high, low = (Variable(value.name, value.role, part.lo, part.hi, value.loc) for part in (whole, rest))
+                found[value] = rest.terms[1], (whole, high), (rest, low)
+    return found
 
 
 def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver) -> bool:

@@ -111,6 +111,9 @@ def floor_divide(a: Term, b: Term) -> Term:
     """Rounds down. What it is for a divisor of 0 is left open."""
     if b.number == 1:
         return a
+    whole, rest = _multiples(a, b)
+    if whole:
+        return add(from_polynomial(whole), floor_divide(rest, b))
     if b.lo > 0 or b.hi < 0:
         corners = [x // y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
         return _made("div", a, b, min(corners), max(corners))
@@ -122,6 +125,9 @@ def floor_modulo(a: Term, b: Term) -> Term:
     """Has the sign of the divisor. What it is for a divisor of 0 is left open."""
     if a.number is not None and b.number:
         return constant(a.number % b.number)
+    whole, rest = _multiples(a, b)
+    if whole:
+        return floor_modulo(rest, b)
     if b.lo > 0:
         if a.lo >= 0 and a.hi < b.lo:
             return a
@@ -130,6 +136,15 @@ def floor_modulo(a: Term, b: Term) -> Term:
         return _made("mod", a, b, 0, min(b.hi - 1, a.hi) if a.lo >= 0 else b.hi - 1)
     largest = max(abs(b.lo), abs(b.hi), abs(a.lo), abs(a.hi))
     return Term("mod", (a, b), -largest, largest)
+
+
+def _multiples(a: Term, b: Term) -> tuple[dict[Monomial, int], Term]:
+    """What of a sum is multiples of a number, as multiples, and the rest."""
+    if a.kind not in ("add", "sub", "mul") or b.number is None or b.number <= 0:
+        return {}, a
+    parts = polynomial(a)
+    whole = {factors: number // b.number for factors, number in parts.items() if factors and not number % b.number}
+    return whole, from_polynomial({each: number for each, number in parts.items() if each not in whole})
 
 
 def truncated_divide(a: Term, b: Term) -> Term:
@@ -256,8 +271,8 @@ def variables(terms: Iterable[Term]) -> list[Variable]:
     return [term for term in reached(list(terms)[::-1], inside) if isinstance(term, Variable)]
 
 
-def substitute(terms: Iterable[Term], replaced: Mapping[Variable, Term]) -> list[Term]:
-    """The terms with other terms for some variables."""
+def substitute(terms: Iterable[Term], replaced: Mapping[Term, Term] | Mapping[Variable, Term]) -> list[Term]:
+    """The terms with other terms for some variables, or for some of what they are made of."""
     known: dict[Term, Term] = {each: to for each, to in replaced.items()}  # noqa: C416
     return [_substituted(term, known) for term in terms]
 

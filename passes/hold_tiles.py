@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -154,7 +154,8 @@ def _root(pointer: Value) -> Value:
 
 
 class _Tile:
-    """A tile that a loop loads: what it is loaded through, as a sum, and how far that moves in a turn."""
+    """A tile that a loop loads: what it is loaded through, as a sum, and how far that moves in a turn, or in a period
+    of turns, which it is a quotient by."""
 
     def __init__(self, op: triton.LoadOp, loop: scf.ForOp, launch: triton.LaunchOp) -> None:
         self.op, self.loop = op, loop
@@ -164,7 +165,8 @@ class _Tile:
         while isinstance(pointer.op, triton.AddPtrOp):
             self.offset = self.offset.plus(linear_form(pointer.op.offset, through_names=True))
             pointer = pointer.op.pointer
-        self.step = self.offset.coefficient(loop.index) if self._is_computed() else 0
+        self.periods, self.period = next(self._quotients(), (loop.index, 1))
+        self.step = self.offset.plus(self._before(self.offset, 1), -1).constant if self._is_computed() else 0
 
     def _is_computed(self) -> bool:
         """Whether pointer and mask can be computed in an earlier turn."""
@@ -178,27 +180,62 @@ class _Tile:
             for value in found
         )
 
+    def _quotients(self) -> Iterator[tuple[Value, int]]:
+        """What the place has of the turn divided by a number, and the number."""
+        for first, *_ in filter(None, self.offset.terms):
+            op = first.op
+            if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)) and op.lhs is self.loop.index:
+                number = constant_of(op.rhs)
+                if isinstance(number, int) and number > 0:
+                    yield first, number
+
+    def _before(self, form: LinearForm, periods: int) -> LinearForm:
+        """What a sum was so many periods ago, if there were as many turns."""
+        for value, each in {self.loop.index: self.period, self.periods: 1}.items():
+            form = form.substituted(value, LinearForm({(value,): 1, (): -periods * each}))
+        return form
+
+    def _is_known(self, form: LinearForm) -> bool:
+        """Whether that is so: nothing else in it is another number then."""
+        return all(
+            len(factors) == 1 and self._returns(each) or self.loop.index not in reached([each], operands_of)
+            for factors in form.terms
+            for each in factors
+        )
+
+    def _returns(self, value: Value) -> bool:
+        if value is self.loop.index or value is self.periods:
+            return True
+        op = value.op
+        if not isinstance(op, (arith.FloorModOp, arith.TruncModOp)) or op.lhs is not self.loop.index:
+            return False
+        number = constant_of(op.rhs)
+        return isinstance(number, int) and number > 0 and self.period % number == 0
+
     def turns_behind(self, other: _Tile) -> int:
         """How many turns before the other one had what this one loads; 0 if it is not known to have."""
         apart = other.offset.plus(self.offset, -1)
         if _root(self.op.pointer) is not _root(other.op.pointer) or self.op.out.type != other.op.out.type:
             return 0
-        turns, left = divmod(apart.constant, other.step)
-        if not apart.is_constant or left or turns <= 0 or self.op.mask is None:
+        periods, left = divmod(apart.constant, other.step)
+        if not apart.is_constant or left or periods <= 0 or self.op.mask is None or not other._is_known(other.offset):
             return 0
-        before = LinearForm({(self.loop.index,): 1, (): -turns})
         own = set(map(_key, _conditions(self.op.mask)))
         needed = [] if other.op.mask is None else list(_conditions(other.op.mask))
-        if not all(_key(each, self.loop.index, before) in own or self._always(each, before) for each in needed):
+        if not all(other._held(each, periods, own) for each in needed):
             return 0
-        return turns if any(self._fails_before(each, turns) for each in _conditions(self.op.mask)) else 0
+        turns = periods * other.period
+        return turns if any(other._fails_before(each, turns) for each in _conditions(self.op.mask)) else 0
 
-    def _always(self, condition: Value, before: LinearForm) -> bool:
-        """Whether a condition of an earlier turn holds in every turn."""
+    def _held(self, condition: Value, periods: int, own: Set[Any]) -> bool:
+        """Whether a condition held so many periods ago, of which there are others that hold now."""
         op = condition.op
-        if not isinstance(op, arith.CmpOp) or op.predicate != "lt":
+        if not isinstance(op, arith.CmpOp):
+            return condition in own and self.loop.index not in reached([condition], operands_of)
+        if not self._is_known(form := _difference(op)):
             return False
-        return self._ends(_difference(op).substituted(self.loop.index, before)).hi < 0
+        before = self._before(form, periods)
+        return _said(op, before) in own or op.predicate == "lt" and self._ends(before).hi < 0
 
     def _ends(self, form: LinearForm) -> Interval:
         return form_interval(form, self.ranges, Interval(*dtype_interval("int64")), _nowhere)
@@ -206,11 +243,14 @@ class _Tile:
     def _fails_before(self, condition: Value, turn: int) -> bool:
         """Whether a condition holds in no turn before this one."""
         op = condition.op
-        if not isinstance(op, arith.CmpOp) or op.predicate != "ge":
+        if not isinstance(op, arith.CmpOp) or op.predicate != "ge" or not self._is_known(form := _difference(op)):
             return False
-        form = _difference(op)
-        last = form.substituted(self.loop.index, constant_form(turn - 1))
-        return form.coefficient(self.loop.index) > 0 and self._ends(last).hi < 0
+        last = form
+        for value, most in {self.loop.index: turn - 1, self.periods: (turn - 1) // self.period}.items():
+            if form.coefficient(value) < 0:
+                return False
+            last = last.substituted(value, constant_form(most))
+        return self._ends(last).hi < 0
 
 
 def _nowhere(*_: Any) -> bool:
@@ -229,12 +269,11 @@ def _difference(op: arith.CmpOp) -> LinearForm:
     return linear_form(op.lhs, through_names=True).plus(linear_form(op.rhs, through_names=True), -1)
 
 
-def _key(condition: Value, index: Value | None = None, before: LinearForm | None = None) -> Any:
-    """What a condition says, of the sum that is compared with 0; in another turn, if one is given."""
+def _key(condition: Value) -> Any:
+    """What a condition says, of the sum that is compared with 0."""
     op = condition.op
-    if not isinstance(op, arith.CmpOp):
-        return condition
-    form = _difference(op)
-    if index is not None and before is not None:
-        form = form.substituted(index, before)
+    return _said(op, _difference(op)) if isinstance(op, arith.CmpOp) else condition
+
+
+def _said(op: arith.CmpOp, form: LinearForm) -> Any:
     return op.predicate, form.slack, frozenset(form.terms.items())

@@ -56,6 +56,7 @@ class Descriptor:
         store_block(self.array, indices, inside, value.to(DType(self.element)).array, combine)
 
 
+_WIDENED = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
 _LOP3 = re.compile(r"lop3\.b32 \$\d, \S+, (0x[0-9a-f]+), (0x[0-9a-f]+), 0xea;")
 _SHR = re.compile(r"shr\.b32 t, \S+, (\d+);")
 
@@ -159,7 +160,9 @@ class Language:
         return self._lift(x).to(dtype, bitcast)
 
     def inline_asm_elementwise(self, text: str, constraints: str, args: Sequence[Any], **options: Any) -> Tensor:
-        """Fields of integers, the only assembly that emitted text has."""
+        """Fields of integers, and bfloat16 as the upper half of float32, the only assembly that emitted text has."""
+        if text == _WIDENED:
+            return self.cast(args[0], options["dtype"])
         found = {each.group(1, 2) for each in _LOP3.finditer(text)}
         shifts = {int(each) for each in _SHR.findall(text)} or {0}
         if len(found) != 1 or len(shifts) != 1:

@@ -32,11 +32,26 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, Shape
 
+# LLVM takes the upper of two neighbours out of their register before it shifts it.
+WIDENED = '''@triton.jit
+def _widened(x):
+    """The same numbers as float32: bfloat16 is their upper half."""
+    return tl.inline_asm_elementwise(
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [x], dtype=tl.float32, is_pure=True, pack=2,
+    )'''
+
 
 class RingExpressions(GluonExpressions):
-    """Of tiles of one or two dimensions. What a row or a column has one of lies as the largest tile of so many does."""
+    """Of tiles of one or two dimensions. What a row or a column has one of lies as the largest tile of so many does.
+
+    columns: as many as the tiles of rings have, of which a thread has neighbours."""
+
+    columns: Collection[int] = ()
 
     def operation(self, op: Operation) -> Expression:
+        if self.widens_neighbours(op):
+            self.field_functions["_widened"] = WIDENED
+            return Expression(f"_widened({self.text(op.operands[0])})")
         if isinstance(op, tensor.ScanOp):
             return self.combined("gl.associative_scan", "_add", f"{self.text(op.source)}, {op.axis}")
         if isinstance(op, tensor.ReduceOp):
@@ -50,6 +65,11 @@ class RingExpressions(GluonExpressions):
             if not op.source.shape:
                 return self.full((1,), self.text(op.source), op.out.dtype)
         return super().operation(op)
+
+    def widens_neighbours(self, op: Operation) -> bool:
+        if not isinstance(op, arith.CastOp) or (op.source.dtype, op.out.dtype) != ("bfloat16", "float32"):
+            return False
+        return any(columns in self.columns for columns in op.source.shape[-1:])
 
     def moved(self, text: str, op: tensor.ReduceOp) -> str:
         """What is left of a tile, in the layout of so many elements."""
@@ -98,6 +118,7 @@ class RingWriter(KernelWriter):
         rows |= {shape[0]: self._name(shape) for shape in self.named if len(shape) == 1}
         self.layouts = Layouts({shape: self._name(shape) for shape in whole}, rows, {}, {})
         self.expressions = RingExpressions(self.variables, self.layouts)
+        self.expressions.columns = {op.out.shape[-1] for op in self.own.values()}
         self.awaited = False
         self.pairs = dict(_pairs(launch.body, self.variables.inlined))
         self.terms = {first: self.names.claim(f"{first.out.name or 'total'}_terms") for first in self.pairs.values()}
@@ -118,16 +139,19 @@ class RingWriter(KernelWriter):
     def _layout(self, shape: Shape) -> str:
         """As many neighbours in a thread as it copies at once. Of what is loaded otherwise each warp has all, or each
         thread elements of its own: other blocks may write them meanwhile, and two threads see two values. Along rows,
-        each warp has all of its rows."""
+        each warp has all of its rows; rows that fewer threads hold lie below each other in a warp."""
         bits = [ELEMENTS[op.out.dtype].bits for op in self.own.values() if op.out.shape == shape]
         warps = self.launch.warps
-        down = warps if self.is_along_rows and shape[0] % warps == 0 else 1
+        held = api.VECTOR * 8 // min(bits) if bits else 0
+        lanes = min(32, max(1, shape[-1] // held)) if held else 32
+        down = warps if lanes < 32 or self.is_along_rows and shape[0] % warps == 0 else 1
         across = warps // down
-        small = shape[-1] < 32 * across
-        held = api.VECTOR * 8 // min(bits) if bits else max(1, shape[-1] // 32) if small else 1
+        if not held:
+            held = max(1, shape[-1] // 32) if shape[-1] < 32 * across else 1
         if len(shape) == 1:
             return f"gl.BlockedLayout([{held}], [32], [{warps}], [0])"
-        return f"gl.BlockedLayout([{1 if bits else shape[0] // down}, {held}], [1, 32], [{down}, {across}], [1, 0])"
+        rows = 1 if bits else shape[0] // down
+        return f"gl.BlockedLayout([{rows}, {held}], [{32 // lanes}, {lanes}], [{down}, {across}], [1, 0])"
 
     def line(self, text: str) -> None:
         super().line(re.sub(r"\btl\.", "gl.", text))

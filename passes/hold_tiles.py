@@ -154,8 +154,8 @@ def _root(pointer: Value) -> Value:
 
 
 class _Tile:
-    """A tile that a loop loads: what it is loaded through, as a sum, and how far that moves in a turn, or in a period
-    of turns, which it is a quotient by."""
+    """A tile that a loop loads: what it is loaded through, as a sum, and how far that moves in a period of turns, by
+    which the turn is divided there; in a turn, if it is not."""
 
     def __init__(self, op: triton.LoadOp, loop: scf.ForOp, launch: triton.LaunchOp) -> None:
         self.op, self.loop = op, loop
@@ -165,77 +165,90 @@ class _Tile:
         while isinstance(pointer.op, triton.AddPtrOp):
             self.offset = self.offset.plus(linear_form(pointer.op.offset, through_names=True))
             pointer = pointer.op.pointer
-        self.periods, self.period = next(self._quotients(), (loop.index, 1))
-        self.step = self.offset.plus(self._before(self.offset, 1), -1).constant if self._is_computed() else 0
+        self.rests: dict[tuple[int, int], Value] = {}
+        self.quotient, self.period, self.late = loop.index, 1, 0
+        for value in reached([op.pointer, *self._masks()], operands_of):
+            self._read(value)
+        self.step = self.offset.coefficient(self.quotient) if self._is_computed() else 0
+        if self.period > 1:
+            self.step += self.period * self.offset.coefficient(loop.index)
+
+    def _read(self, value: Value) -> None:
+        """Take note of a quotient or a remainder of the turn, to which a number is added."""
+        op = value.op
+        if not isinstance(op, (arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)):
+            return
+        added = linear_form(op.lhs, through_names=True).plus(LinearForm({(self.loop.index,): 1}), -1)
+        number = constant_of(op.rhs)
+        if not added.is_constant or added.constant < 0 or not isinstance(number, int) or number <= 0:
+            return
+        if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
+            self.rests[number, added.constant % number] = value
+        elif self.offset.coefficient(value):
+            self.quotient, self.period, self.late = value, number, added.constant
+
+    def _masks(self) -> list[Value]:
+        return [] if self.op.mask is None else [self.op.mask]
 
     def _is_computed(self) -> bool:
         """Whether pointer and mask can be computed in an earlier turn."""
-        given = [self.op.pointer, *([] if self.op.mask is None else [self.op.mask])]
         inside = set(self.loop.body.walk())
         carried = set(self.loop.iter_args)
-        found = reached(given, operands_of)
+        found = reached([self.op.pointer, *self._masks()], operands_of)
         return not carried.intersection(found) and all(
             value.op not in inside
             or isinstance(value.op, (arith.Elementwise, arith.ConstantOp, tensor.IotaOp, triton.AddPtrOp))
             for value in found
         )
 
-    def _quotients(self) -> Iterator[tuple[Value, int]]:
-        """What the place has of the turn divided by a number, and the number."""
-        for first, *_ in filter(None, self.offset.terms):
-            op = first.op
-            if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)) and op.lhs is self.loop.index:
-                number = constant_of(op.rhs)
-                if isinstance(number, int) and number > 0:
-                    yield first, number
-
-    def _before(self, form: LinearForm, periods: int) -> LinearForm:
-        """What a sum was so many periods ago, if there were as many turns."""
-        for value, each in {self.loop.index: self.period, self.periods: 1}.items():
-            form = form.substituted(value, LinearForm({(value,): 1, (): -periods * each}))
-        return form
-
-    def _is_known(self, form: LinearForm) -> bool:
-        """Whether that is so: nothing else in it is another number then."""
-        return all(
-            len(factors) == 1 and self._returns(each) or self.loop.index not in reached([each], operands_of)
-            for factors in form.terms
-            for each in factors
-        )
-
-    def _returns(self, value: Value) -> bool:
-        if value is self.loop.index or value is self.periods:
-            return True
-        op = value.op
-        if not isinstance(op, (arith.FloorModOp, arith.TruncModOp)) or op.lhs is not self.loop.index:
-            return False
-        number = constant_of(op.rhs)
-        return isinstance(number, int) and number > 0 and self.period % number == 0
-
     def turns_behind(self, other: _Tile) -> int:
         """How many turns before the other one had what this one loads; 0 if it is not known to have."""
-        apart = other.offset.plus(self.offset, -1)
         if _root(self.op.pointer) is not _root(other.op.pointer) or self.op.out.type != other.op.out.type:
             return 0
-        periods, left = divmod(apart.constant, other.step)
-        if not apart.is_constant or left or periods <= 0 or self.op.mask is None or not other._is_known(other.offset):
+        now = self._moved(other, other.offset, 0)
+        apart = None if self.period != other.period or now is None else now.plus(self.offset, -1)
+        if apart is None or not apart.is_constant or self.op.mask is None or apart.constant % other.step:
             return 0
+        periods = apart.constant // other.step
+        turns = self._turns(other, periods)
         own = set(map(_key, _conditions(self.op.mask)))
         needed = [] if other.op.mask is None else list(_conditions(other.op.mask))
-        if not all(other._held(each, periods, own) for each in needed):
+        if turns <= 0 or not all(self._held(other, each, periods, own) for each in needed):
             return 0
-        turns = periods * other.period
-        return turns if any(other._fails_before(each, turns) for each in _conditions(self.op.mask)) else 0
+        return turns if any(self._fails_before(each, turns) for each in _conditions(self.op.mask)) else 0
 
-    def _held(self, condition: Value, periods: int, own: Set[Any]) -> bool:
-        """Whether a condition held so many periods ago, of which there are others that hold now."""
+    def _turns(self, other: _Tile, periods: int) -> int:
+        return periods * self.period + other.late - self.late
+
+    def _moved(self, other: _Tile, form: LinearForm, periods: int) -> LinearForm | None:
+        """What a sum of the other tile was that many periods ago, by quotients and remainders of this one; None if
+        there is more of the turn in it."""
+        turns, out = self._turns(other, periods), LinearForm(slack=form.slack)
+        for factors, number in form.terms.items():
+            value = factors[0] if len(factors) == 1 else None
+            if value is self.loop.index:
+                out.add(factors, number)
+                out.add((), -turns * number)
+            elif value is not None and value is other.quotient:
+                out.add((self.quotient,), number)
+                out.add((), -periods * number)
+            elif not any(self.loop.index in reached([each], operands_of) for each in factors):
+                out.add(factors, number)
+            else:
+                size, late = next((key for key, each in other.rests.items() if each is value), (0, 0))
+                rest = self.rests.get((size, (late - turns) % size)) if size and not self.period % size else None
+                if rest is None:
+                    return None
+                out.add((rest,), number)
+        return out
+
+    def _held(self, other: _Tile, condition: Value, periods: int, own: Set[Any]) -> bool:
+        """Whether a condition of the other tile held so many periods ago, of which there are some that hold now."""
         op = condition.op
         if not isinstance(op, arith.CmpOp):
             return condition in own and self.loop.index not in reached([condition], operands_of)
-        if not self._is_known(form := _difference(op)):
-            return False
-        before = self._before(form, periods)
-        return _said(op, before) in own or op.predicate == "lt" and self._ends(before).hi < 0
+        before = self._moved(other, _difference(op), periods)
+        return before is not None and (_said(op, before) in own or op.predicate == "lt" and self._ends(before).hi < 0)
 
     def _ends(self, form: LinearForm) -> Interval:
         return form_interval(form, self.ranges, Interval(*dtype_interval("int64")), _nowhere)
@@ -243,10 +256,10 @@ class _Tile:
     def _fails_before(self, condition: Value, turn: int) -> bool:
         """Whether a condition holds in no turn before this one."""
         op = condition.op
-        if not isinstance(op, arith.CmpOp) or op.predicate != "ge" or not self._is_known(form := _difference(op)):
+        if not isinstance(op, arith.CmpOp) or op.predicate != "ge":
             return False
-        last = form
-        for value, most in {self.loop.index: turn - 1, self.periods: (turn - 1) // self.period}.items():
+        last = form = _difference(op)
+        for value, most in {self.loop.index: turn - 1, self.quotient: (turn - 1 + self.late) // self.period}.items():
             if form.coefficient(value) < 0:
                 return False
             last = last.substituted(value, constant_form(most))

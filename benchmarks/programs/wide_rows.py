@@ -19,6 +19,7 @@ import tiledsl.language as T
 from benchmarks.programs.gradients import column_sums, column_sums_of_two
 
 LOG2_E = 1.4426950408889634
+NEIGHBOURS = 8  # elements that a thread copies at once
 LEAST = -3e38  # for the largest of a piece without finite elements
 
 
@@ -91,46 +92,84 @@ def settle(words, row, parts, rows, found):
 
 
 @tiledsl.jit(out_idx=[-1])
-def softmax(M, N, block_M=2, block_N=4096, blocks=528, lag=1, num_stages=2, threads=256, dtype="bfloat16"):
-    """Y[M, N] = softmax(X[M, N]) along N."""
-    parts, groups, turns, step, late = walk(M, N, block_M, block_N, blocks, lag)
+def softmax(M, N, parts=4, block_N=2048, blocks=528, late=2, num_stages=4, threads=128, dtype="bfloat16"):
+    """Y[M, N] = softmax(X[M, N]) along N.
+
+    A turn is block_N elements of a row, of which a block has a part of several turns: few blocks, or none, wait for
+    each other. They lie as rows of 8, so that each thread keeps its own largest and its own sum up to the last turn.
+    What the others know of a row is looked for `late` turns after that.
+    """
+    groups = max(1, blocks // parts)
+    pieces = -(-N // (parts * block_N))
+    turns = -(-M // groups) * pieces
+    behind = pieces - 1 + late
+    rows = -(-behind // pieces)  # that begin before the first one is finished
+    some = block_N // NEIGHBOURS
 
     @T.prim_func
     def softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
-        words = start((turns * step + 2 * late) * parts, late * parts)
+        if parts > 1:
+            words = start((turns // pieces + 2 * rows) * groups * parts, rows * groups * parts)
         with T.Kernel(parts, groups, threads=threads) as (part, group):
-            T.pdl_trigger()
-            given = T.alloc_fragment((block_M, block_N), dtype)
-            x = T.alloc_fragment((block_M, block_N), "float32")
-            top = T.alloc_fragment((block_M,), "float32")
-            total = T.alloc_fragment((block_M,), "float32")
-            found = T.alloc_fragment((block_M, parts), "uint64")
+            given = T.alloc_fragment((some, NEIGHBOURS), dtype)
+            x = T.alloc_fragment((some, NEIGHBOURS), "float32")
+            tops = T.alloc_fragment((some,), "float32")
+            sums = T.alloc_fragment((some,), "float32")
+            new_tops = T.alloc_fragment((some,), "float32")
+            new_sums = T.alloc_fragment((some,), "float32")
+            top = T.alloc_fragment((1,), "float32")
+            total = T.alloc_fragment((1,), "float32")
+            found = T.alloc_fragment((1, parts), "uint64")
+            shift = T.alloc_var("float32", 0.0)
 
-            if N % block_N:
+            if parts > 1:
+                T.pdl_trigger()
+            if N % (parts * block_N):
                 T.annotate_safe_value({X: -T.infinity("float32")})
-            for turn in T.Pipelined(turns + lag, num_stages=num_stages):
-                row = (turn * groups + group) * block_M
-                look(words, row, parts, block_M, found)
-                T.copy(X[row, part * block_N], given)
+            T.fill(tops, LEAST)
+            T.clear(sums)
+            for turn in T.Pipelined(turns + behind, num_stages=num_stages):
+                row = turn // pieces * groups + group
+                first = (part * pieces + turn % pieces) * block_N
+                for i, j in T.Parallel(some, NEIGHBOURS):
+                    given[i, j] = X[row, first + i * NEIGHBOURS + j]
                 T.copy(given, x)
-                T.reduce_max(x, top, dim=1)
-                for i in T.Parallel(block_M):
-                    top[i] = T.max(top[i], LEAST) * LOG2_E
-                for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.exp2(x[i, j] * LOG2_E - top[i])
-                T.reduce_sum(x, total, dim=1)
-                hand_in(words, row + late, part, parts, block_M, top, total)
-                T.copy(X[row - late, part * block_N], given)
-                tops, shares = settle(words, row, parts, block_M, found)
-                T.reduce_max(tops, top, dim=1)
-                for i, p in T.Parallel(block_M, parts):
-                    shares[i, p] *= T.exp2(tops[i, p] - top[i])
-                T.reduce_sum(shares, total, dim=1)
-                for i in T.Parallel(block_M):
-                    total[i] = 1 / total[i]
-                for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.exp2(T.cast(given[i, j], "float32") * LOG2_E - top[i]) * total[i]
-                T.copy(x, Y[row - late, part * block_N])
+                T.reduce_max(x, new_tops, dim=1)
+                for i in T.Parallel(some):
+                    new_tops[i] = T.max(tops[i], new_tops[i] * LOG2_E)
+                for i, j in T.Parallel(some, NEIGHBOURS):
+                    x[i, j] = T.exp2(x[i, j] * LOG2_E - new_tops[i])
+                T.reduce_sum(x, new_sums, dim=1)
+                for i in T.Parallel(some):
+                    sums[i] = sums[i] * T.exp2(tops[i] - new_tops[i]) + new_sums[i]
+                T.copy(new_tops, tops)
+                if turn % pieces == pieces - 1:
+                    T.reduce_max(tops, top, dim=0)
+                    for i in T.Parallel(some):
+                        sums[i] *= T.exp2(tops[i] - top[0])
+                    T.reduce_sum(sums, total, dim=0)
+                    if parts > 1:
+                        hand_in(words, row + rows * groups, part, parts, 1, top, total)
+                    T.fill(tops, LEAST)
+                    T.clear(sums)
+
+                old = turn + (rows * pieces - behind)
+                held = old // pieces * groups + group
+                if old % pieces == 0:
+                    if parts > 1:
+                        look(words, held, parts, 1, found)
+                        all_tops, shares = settle(words, held, parts, 1, found)
+                        T.reduce_max(all_tops, top, dim=1)
+                        for i, p in T.Parallel(1, parts):
+                            shares[i, p] *= T.exp2(all_tops[i, p] - top[i])
+                        T.reduce_sum(shares, total, dim=1)
+                    shift = top[0] + T.log2(total[0])
+                begin = (part * pieces + old % pieces) * block_N
+                for i, j in T.Parallel(some, NEIGHBOURS):
+                    given[i, j] = X[held - rows * groups, begin + i * NEIGHBOURS + j]
+                for i, j in T.Parallel(some, NEIGHBOURS):
+                    x[i, j] = T.exp2(T.cast(given[i, j], "float32") * LOG2_E - shift)
+                    Y[held - rows * groups, begin + i * NEIGHBOURS + j] = x[i, j]
 
     return softmax
 
@@ -234,42 +273,52 @@ def layer_norm(M, N, block_M=2, block_N=4096, blocks=264, lag=1, num_stages=2, e
             w = T.alloc_fragment((block_N,), dtype)
             b = T.alloc_fragment((block_N,), dtype)
             x = T.alloc_fragment((block_M, block_N), "float32")
+            squares = T.alloc_fragment((block_M, block_N), "float32")
             total = T.alloc_fragment((block_M,), "float32")
             spread = T.alloc_fragment((block_M,), "float32")
+            first = T.alloc_fragment((block_M,), dtype)
+            next_first = T.alloc_fragment((block_M,), dtype)
             found = T.alloc_fragment((block_M, parts), "uint64")
 
             T.copy(weight[part * block_N], w)
             T.copy(bias[part * block_N], b)
+            for i in T.Parallel(block_M):
+                first[i] = X[group * block_M + i, part * block_N]
             for turn in T.Pipelined(turns + lag, num_stages=num_stages):
                 row = (turn * groups + group) * block_M
                 look(words, row, parts, block_M, found)
-                T.copy(X[row, part * block_N], given)
-                T.copy(given, x)
-                T.reduce_sum(x, total, dim=1)
-                share = 1 / T.cast(T.min(block_N, N - part * block_N), "float32")
-                for i, j in T.Parallel(block_M, block_N):
-                    x[i, j] = T.if_then_else(part * block_N + j < N, x[i, j] - total[i] * share, 0.0)
-                    x[i, j] *= x[i, j]
-                T.reduce_sum(x, spread, dim=1)
                 for i in T.Parallel(block_M):
-                    spread[i] = T.max(spread[i], 1e-30)
+                    next_first[i] = X[row + step + i, part * block_N]
+                T.copy(X[row, part * block_N], given)
+                for i, j in T.Parallel(block_M, block_N):
+                    x[i, j] = T.if_then_else(
+                        part * block_N + j < N, T.cast(given[i, j], "float32") - T.cast(first[i], "float32"), 0.0
+                    )
+                    squares[i, j] = x[i, j] * x[i, j]
+                T.reduce_sum(x, total, dim=1)
+                T.reduce_sum(squares, spread, dim=1)
+                size = T.cast(T.min(block_N, N - part * block_N), "float32")
+                for i in T.Parallel(block_M):
+                    spread[i] = T.max(spread[i] - total[i] * total[i] / size, 1e-30)
+                    total[i] += T.cast(first[i], "float32") * size
                 hand_in(words, row + late, part, parts, block_M, total, spread)
                 T.copy(X[row - late, part * block_N], given)
-                sums, squares = settle(words, row, parts, block_M, found)
+                sums, spreads = settle(words, row, parts, block_M, found)
                 T.reduce_sum(sums, total, dim=1)
                 for i in T.Parallel(block_M):
                     total[i] /= N
                 for i, p in T.Parallel(block_M, parts):
                     count = T.cast(T.min(block_N, N - p * block_N), "float32")
                     off = sums[i, p] / count - total[i]
-                    squares[i, p] += off * off * count
-                T.reduce_sum(squares, spread, dim=1)
+                    spreads[i, p] += off * off * count
+                T.reduce_sum(spreads, spread, dim=1)
                 for i in T.Parallel(block_M):
                     spread[i] = T.rsqrt(spread[i] / N + eps)
                     total[i] *= -spread[i]
                 for i, j in T.Parallel(block_M, block_N):
                     x[i, j] = (T.cast(given[i, j], "float32") * spread[i] + total[i]) * w[j] + b[j]
                 T.copy(x, Y[row - late, part * block_N])
+                T.copy(next_first, first)
 
     return layer_norm
 

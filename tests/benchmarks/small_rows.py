@@ -68,10 +68,10 @@ def by_others(row: Row) -> Row:
     return replace(row, candidates=tuple(each for each in row.candidates if each.kind != "triton"))
 
 
-def held(make: Callable[[int, int], Row], program: Any) -> Row:
+def held(make: Callable[[int, int], Row], program: Any, **more: int) -> Row:
     """Rows that several blocks hold: one each here, for blocks that wait for each other are interpreted in turn."""
     row = make(5, 200)
-    config = {"block_N": 256, "blocks": 2}
+    config = {"block_N": 256, "blocks": 2, **more}
     return only(row, "held by blocks", tiledsl_candidate(program, {"M": 5, "N": 200}, [config]))
 
 
@@ -103,7 +103,7 @@ def rows() -> list[Row]:
         elementwise.rms_norm_row(9, 96),
         elementwise.elementwise_row(37, 1124),
         *(make(13, 200) for make in any_width.MAKERS),
-        held(any_width.softmax_row, wide_rows.softmax),
+        held(any_width.softmax_row, wide_rows.softmax, parts=1),
         held(any_width.softmax_backward_row, wide_rows.softmax_gradient),
         held(any_width.rms_norm_row, wide_rows.rms_norm),
         held(any_width.layer_norm_row, wide_rows.layer_norm),

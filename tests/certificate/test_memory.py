@@ -602,15 +602,15 @@ def test_atomics_into_an_output_that_nothing_clears_are_named() -> None:
     assert "atomics" in detail
 
 
-@pytest.mark.parametrize("turns", [32, 31])
-def test_a_turn_is_solved_for_from_its_quotient_and_remainder(turns: int) -> None:
+@pytest.mark.parametrize(("turns", "late"), [(32, 0), (31, 0), (33, 3), (32, 3)])
+def test_a_turn_is_solved_for_from_its_quotient_and_remainder(turns: int, late: int) -> None:
     @T.prim_func
     def pieces(X: T.Tensor((16, 256), "float32"), Y: T.Tensor((16, 256), "float32")):
         with T.Kernel(2, threads=32) as group:
             piece = T.alloc_fragment((64,), "float32")
             for turn in T.serial(turns):
                 T.copy(X[turn // 4 * 2 + group, turn % 4 * 64], piece)
-                T.copy(piece, Y[turn // 4 * 2 + group, turn % 4 * 64])
+                T.copy(piece, Y[(turn + late) // 4 * 2 + group - late // 3 * 2, (turn + late) % 4 * 64])
 
     (found,) = [each for each in reads(pieces, 1) if each.subject == "elements of Y"]
-    assert found.status == ("proved" if turns == 32 else "failed")
+    assert found.status == ("proved" if turns == 32 + late // 3 else "failed")

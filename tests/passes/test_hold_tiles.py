@@ -481,7 +481,7 @@ def test_places_that_the_loop_carries_stay_in_triton() -> None:
     assert not is_held(compiled(walked))
 
 
-def in_pieces(M, N, *, pieces=4, back=2, of=4, groups=2):
+def in_pieces(M, N, *, pieces=4, back=2, of=4, groups=2, late=0, other=0):
     """Y[m] = X[m] times the sum of X[m + back * groups], piece by piece: a row is so many turns."""
     width = N // pieces
 
@@ -493,15 +493,18 @@ def in_pieces(M, N, *, pieces=4, back=2, of=4, groups=2):
             sums = T.alloc_fragment((width,), "float32")
             total = T.alloc_var("float32", 1.0)
             T.clear(sums)
-            for turn in T.Pipelined((M // groups + back) * pieces, num_stages=3):
+            for turn in T.Pipelined((M // groups + back) * pieces + late, num_stages=3):
                 row = turn // pieces * groups + group
                 first = turn % of * width
-                T.copy(X[row - back * groups, first], held)
+                old = turn + pieces - late
+                begin = (old + other) % of * width
+                past = (old // pieces - back - 1) * groups + group
+                T.copy(X[past, begin], held)
                 T.copy(X[row, first], new)
                 for i in T.Parallel(width):
                     held[i] *= total
                     sums[i] += new[i]
-                T.copy(held, Y[row - back * groups, first])
+                T.copy(held, Y[past, begin])
                 if turn % pieces == pieces - 1:
                     T.reduce_sum(sums, total, dim=0)
                     T.clear(sums)
@@ -511,7 +514,18 @@ def in_pieces(M, N, *, pieces=4, back=2, of=4, groups=2):
 
 @pytest.mark.parametrize(
     ("options", "places"),
-    [({}, 11), ({"of": 2, "back": 1}, 7), ({"of": 8}, 0), ({"of": 3}, 0), ({"pieces": 1, "of": 2}, 0)],
+    [
+        ({}, 11),
+        ({"of": 2, "back": 1}, 7),
+        ({"of": 8}, 0),
+        ({"of": 3}, 0),
+        ({"pieces": 1, "of": 2}, 0),
+        ({"late": 1}, 12),
+        ({"late": 3, "of": 2}, 14),
+        ({"late": 1, "of": 8}, 0),
+        ({"other": 1}, 0),
+        ({"late": 2, "other": 2}, 0),
+    ],
 )
 def test_pieces_of_earlier_rows_stay_where_the_remainder_of_the_turn_was_the_same(
     options: dict[str, int], places: int
@@ -522,7 +536,7 @@ def test_pieces_of_earlier_rows_stay_where_the_remainder_of_the_turn_was_the_sam
 
 def test_pieces_of_rows_mean_the_same() -> None:
     function = tiledsl.jit(out_idx=[-1], target="cuda:90")(in_pieces)
-    kernel = function.kernel_for({"M": 4, "N": 256}, {"pieces": 2, "of": 2, "back": 1})
+    kernel = function.kernel_for({"M": 4, "N": 256}, {"pieces": 2, "of": 2, "back": 1, "late": 1})
     assert is_held(kernel)
     assert "failed" not in {each.status for each in kernel.verify(seconds=20).checks}
 

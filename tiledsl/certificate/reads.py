@@ -147,15 +147,15 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     unsolved = [twins.get(each, each) for each in write.own if each not in solved]
     indices = terms.substitute(write.indices, twins)
     parts = _quotients(indices, unsolved)
-    apart = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[1:]})
-    unsolved += [part for each in parts.values() for _, part in each[1:]]
+    apart = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[2:]})
+    unsolved += [part for each in parts.values() for _, part in each[2:]]
     for _ in range(len(indices)):  # a dimension may tell what another one needs
         for index, at in zip(apart, element):
             _solve(index, at, unsolved, solved)
-    for variable, (size, (_, high), (_, low)) in parts.items():
-        if high in solved and low in solved and variable not in solved:
-            solved[variable] = add(terms.multiply(solved[high], size), solved[low])
-    unsolved = [each for each in unsolved if each not in {part for found in parts.values() for _, part in found[1:]}]
+    for variable, (added, size, (_, high), (_, low)) in parts.items():
+        if (whole := solved.pop(high, None)) and (rest := solved.pop(low, None)) and variable not in solved:
+            solved[variable] = terms.subtract(add(terms.multiply(whole, size), rest), added)
+        unsolved = [each for each in unsolved if each not in (high, low)]
     for each in unsolved:
         solved.setdefault(each, _first(each))
     chosen = [each for each, to in solved.items() if to is not each]
@@ -211,16 +211,19 @@ def _solve(index: Term, at: Term, unsolved: Sequence[Variable], solved: dict[Var
 
 def _quotients(
     indices: Sequence[Term], unsolved: Sequence[Variable]
-) -> dict[Variable, tuple[Term, tuple[Term, Variable], tuple[Term, Variable]]]:
-    """Of variables in the indices as x // c and x % c, which tell x together: c, and variables for these two."""
+) -> dict[Variable, tuple[Term, Term, tuple[Term, Variable], tuple[Term, Variable]]]:
+    """Of variables in the indices as (x + a) // c and (x + a) % c, which tell x together: a, c, and variables for these
+    two."""
     found = {}
     inside = dict.fromkeys(reached(list(indices), lambda term: term.terms))
     for value in unsolved:
-        for rest in [each for each in inside if each.kind == "mod" and each.terms[0] is value]:
-            whole = terms.floor_divide(value, rest.terms[1])
-            if whole in inside and rest.terms[1].number:
+        for rest in [each for each in inside if each.kind == "mod"]:
+            moved, size = rest.terms
+            added = terms.from_polynomial(terms.polynomial(terms.subtract(moved, value)))
+            whole = terms.floor_divide(moved, size)
+            if added.number is not None and whole in inside and size.number:
                 high, low = (Variable(value.name, value.role, part.lo, part.hi, value.loc) for part in (whole, rest))
-                found[value] = rest.terms[1], (whole, high), (rest, low)
+                found[value] = added, size, (whole, high), (rest, low)
     return found
 
 

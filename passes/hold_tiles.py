@@ -40,14 +40,15 @@ class HoldTiles(Pass):
                %new = triton.load %p mask=%m                             ... {ring = "new", behind = 2}
                %held = triton.load %q mask=%o                            options = (("emitter", "rings"), ...)
 
-    where %q is what %p was two turns before. Triton would load the tile once more, from the second-level cache, or the
-    program would carry it in registers. A ring, which Gluon writes, has places for the tiles of num_stages - 1 later
-    turns that are on their way, for that of the turn, and for those of the turns in between. The loop's other tiles
-    that move with it get rings as well. Only where the mask says that the turn in which a tile was loaded was one, and
-    that it was not masked off then; where nothing is written through the tile's pointer; on Hopper. A kernel that
-    begins while the one before ends (launch_pdl) asks for its first tiles before it waits, if that one has nothing but
-    workspaces of the program. along_rows: each warp has whole rows of a tile, if it has as many rows as there are
-    warps, so that sums of rows cross none; values for each column are in all of them then.
+    where %q is what %p was two turns before, which may be told by a quotient and a remainder of the turn: a piece of a
+    row. Triton would load the tile once more, from the second-level cache, or the program would carry it in registers.
+    A ring, which Gluon writes, has places for the tiles of num_stages - 1 later turns that are on their way, for that
+    of the turn, and for those of the turns in between. The loop's other tiles that move with it get rings, too. Only
+    where the mask says that the turn in which a tile was loaded was one, and that it was not masked off then; where
+    nothing is written through the tile's pointer; on Hopper. A kernel that begins while the one before ends
+    (launch_pdl) asks for its first tiles before it waits, if that one has nothing but workspaces of the program.
+    along_rows: each warp has whole rows of a tile, if it has as many rows as there are warps, so that sums of rows
+    cross none; values for each column are in all of them then.
     Needs:   lower-to-triton. Runs last: what is left is written as it stands.
     """
 

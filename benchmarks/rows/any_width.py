@@ -66,29 +66,27 @@ def prefetched_space(N: int) -> list[dict[str, Any]]:
 _HELD = ("block_M", "block_N", "blocks", "threads", "lag", "num_stages", "maxnreg")
 
 
-def _wide(*configs: tuple[int, ...], along_rows: bool = False) -> list[dict[str, Any]]:
+def _wide(*configs: tuple[int, ...], along_rows: bool = False, names: Sequence[str] = _HELD) -> list[dict[str, Any]]:
     """Configurations of programs that clear their words first, and begin meanwhile. Rings take what shared memory there
     is as they are, without a further place; tiles of one row are of one dimension."""
     passes: dict[str, Any] = {"pipeline-loops.deepen": False, "fold-unit-dims.least_rank": 2}
     if along_rows:
         passes["hold-tiles.along_rows"] = True
-    return [{**each, "launch_pdl": True, "pass_configs": passes} for each in _space(*configs, names=_HELD)]
+    return [{**each, "launch_pdl": True, "pass_configs": passes} for each in _space(*configs, names=names)]
 
 
 WIDEST = 65536  # of which a piece need not be wide for its words to be few
 
 
 def softmax_space(N: int) -> list[dict[str, Any]]:
-    """Pieces of rows, 64 elements a thread: of several rows, each of a warp or of all, or of one."""
-    if N > WIDEST:
-        return _wide(
-            (1, 8192, 528, 128, 1, 2, 128), (1, 2048, 2048, 32, 1, 2, 128), (1, 4096, 1056, 64, 1, 2, 128),
-            (1, 16384, 256, 256, 1, 2, 128),
-        )  # fmt: skip
-    return [
-        *_wide((2, 2048, 1024, 64, 1, 2, 128), (4, 1024, 1024, 64, 1, 2, 128), along_rows=True),
-        *_wide((2, 2048, 1056, 128, 1, 2, 64), (2, 4096, 512, 128, 1, 2, 128), (1, 4096, 1024, 64, 1, 2, 128)),
-    ]
+    """Rows in turns of few elements, of which a multiprocessor has as many as fit: small blocks, each with some turns
+    under way."""
+    parts = max(1, N // WIDEST)
+    return _wide(
+        (4 * parts, 2048, 528, 128, 2, 4, 128), (4 * parts, 2048, 528, 128, 3, 3, 128),
+        (8 * parts, 1024, 1056, 64, 2, 4, 128), (8 * parts, 2048, 528, 128, 4, 5, 128),
+        names=("parts", "block_N", "blocks", "threads", "late", "num_stages", "maxnreg"),
+    )  # fmt: skip
 
 
 def rms_norm_space(N: int) -> list[dict[str, Any]]:
@@ -122,11 +120,11 @@ def wide_gradient_space(N: int) -> list[dict[str, Any]]:
     if N > WIDEST:
         return _wide(
             (2, 4096, 264, 128, 1, 2, 255), (1, 8192, 264, 128, 1, 2, 255), (1, 4096, 528, 64, 1, 2, 255),
-            (2, 4096, 264, 256, 1, 2, 128), (1, 4096, 264, 256, 3, 3, 128),
+            (2, 4096, 264, 256, 1, 2, 128), (2, 8192, 128, 256, 1, 2, 255),
         )  # fmt: skip
     return _wide(
         (2, 2048, 528, 128, 1, 2, 128), (4, 1024, 528, 128, 1, 2, 128), (4, 1024, 528, 64, 1, 2, 255),
-        (2, 1024, 1056, 64, 1, 2, 128), (2, 2048, 396, 128, 1, 2, 168),
+        (2, 1024, 1056, 64, 1, 2, 128), (2, 2048, 528, 64, 1, 2, 255),
     )  # fmt: skip
 
 

@@ -541,6 +541,25 @@ def test_pieces_of_rows_mean_the_same() -> None:
     assert "failed" not in {each.status for each in kernel.verify(seconds=20).checks}
 
 
+def test_a_place_that_has_more_of_the_turn_is_another_one_earlier() -> None:
+    def jumps(M, N):
+        @T.prim_func
+        def jumps(X: T.Tensor((M, N), "float32"), Y: T.Tensor((M, N), "float32")):
+            with T.Kernel(1, threads=32):
+                new = T.alloc_fragment((N,), "float32")
+                held = T.alloc_fragment((N,), "float32")
+                for turn in T.Pipelined(M, num_stages=3):
+                    T.copy(X[2 * turn - turn % 2, 0], new)
+                    T.copy(X[2 * turn - turn % 2 - 2, 0], held)
+                    for j in T.Parallel(N):
+                        held[j] += new[j]
+                    T.copy(held, Y[turn, 0])
+
+        return jumps
+
+    assert not is_held(compiled(jumps))
+
+
 def after_a_kernel(M, N, *, early="", others="", launch_pdl=True):
     """Y[m] = X[m] - sum(X[m + 2]) * numbers, of a workspace that a kernel before fills."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiledsl.analysis.dependence import stripped
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Region, Value
+from tiledsl.ir.core import Effect, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -25,8 +25,12 @@ def mask_loads(body: Region) -> None:
             load = source.op
             if not isinstance(load, tile.LoadOp) or load.out.type != value.type or load.parent is not select.parent:
                 continue
-            if load.other is None and _keeps(source, value) and len(load.out.uses) == 1:
-                _mask(load, select.condition)
+            if (
+                load.other is None
+                and _keeps(source, value)
+                and len(load.out.uses) == 1
+                and _mask(load, select.condition)
+            ):
                 value.replace_with(load.out)
     erase_unused(body, lambda op: op.is_pure)
 
@@ -41,13 +45,16 @@ def _keeps(source: Value, value: Value) -> bool:
     return is_float(source.dtype) and ELEMENTS[source.dtype].bits <= 32
 
 
-def _mask(load: tile.LoadOp, condition: Value) -> None:
-    """Leave out what a condition behind a load does not keep."""
-    at = Builder.at(load)
+def _mask(load: tile.LoadOp, condition: Value) -> bool:
+    """Leave out what a condition behind a load does not keep; False where something is written between them."""
     assert load.parent is not None
     ops = list(load.parent)
-    if condition.op is not None and condition.op.parent is load.parent and ops.index(condition.op) > ops.index(load):
+    if condition.op in ops and ops.index(condition.op) > ops.index(load):
+        between = ops[ops.index(load) + 1 : ops.index(condition.op) + 1]
+        if any(each.effects & (Effect.WRITE | Effect.ORDERED) for op in between for each in op.walk()):
+            return False
         load.move_before(ops[ops.index(condition.op) + 1])
-        at = Builder.at(load)
+    at = Builder.at(load)
     mask = condition if load.mask is None else at.insert(arith.AndOp(load.mask, condition)).result
     load.set_field("mask", [mask])
+    return True

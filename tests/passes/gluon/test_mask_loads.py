@@ -38,8 +38,10 @@ tile.store %product, %B[%i, %j]
          f"%b = arith.select %kept, %g, %c0.0 : {TILE}", ""),
         (f"%l = tile.load %A[%place, %j] : {TILE}\n%late = arith.and %kept, %other : tensor<16x1xbool>\n"
          f"%b = arith.select %late, %l, %c0.0 : {TILE}", "mask=%late"),
+        (f"%l = tile.load %A[%place, %j] : {TILE}\ntile.store %a, %A[%place, %j]\n"
+         f"%late = arith.and %kept, %other : tensor<16x1xbool>\n%b = arith.select %late, %l, %c0.0 : {TILE}", ""),
     ],
-    ids=["a row", "of some", "other than 0", "read twice", "rounded", "known behind it"],
+    ids=["a row", "of some", "other than 0", "read twice", "rounded", "known behind it", "known behind a write"],
 )  # fmt: skip
 def test_masks(body: str, wanted: str) -> None:
     made = program(START + body + END, grid=(1,))

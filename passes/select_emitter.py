@@ -216,11 +216,10 @@ class SelectEmitter(Pass):
         """Which consumers to try, the fastest first."""
         if self.consumers != "auto":
             return (self.consumers,)
-        if is_wide(kernel.body):
-            return ("alternate", "one", "rows")
-        twice = is_computed_twice(kernel.body, kernel.threads // 32)
-        if twice or any(loop.adds for loop in tile_loops(kernel.body).loops):
-            return ("one", "rows")
+        twice, wide = is_computed_twice(kernel.body, kernel.threads // 32), is_wide(kernel.body)
+        adds = any(loop.adds for loop in tile_loops(kernel.body).loops)
+        if twice or adds or wide and self.backend == "gluon":
+            return (*(("alternate",) if wide else ()), "one", "rows")
         return ("rows", "one") if self.backend == "gluon" else ("rows",)
 
     def _prepared(self, kernel: tile.KernelOp, way: str, target: Any) -> tile.KernelOp:

@@ -217,6 +217,11 @@ def test_gathers_are_chosen_where_they_have_been_timed() -> None:
     assert "_load_ahead(k_256_ring" in latent.source, latent.remarks
 
 
+def test_sums_that_four_warps_have_no_registers_for() -> None:
+    source = compiled(sparse(4, 3, width=512, varying=False, threads=128)).source
+    assert "_load_ahead(k_256_ring" in source and "if consumer == 1:" in source  # eight take turns
+
+
 def test_a_tensor_of_gathered_rows_begins_at_16_bytes() -> None:
     source = compiled(sparse(4, 3), consumers="one").source
     assert "KV.data_ptr()" in source[source.index("def sparse(") :]

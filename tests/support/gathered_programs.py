@@ -31,7 +31,7 @@ def sparse(
         lengths: T.Tensor((blocks,), "int32"),
         O: T.Tensor((blocks * rows, width), "float32"),
     ):
-        with T.Kernel(blocks, threads=256) as bx:
+        with T.Kernel(blocks, threads=how.get("threads", 256)) as bx:
             q, k = T.alloc_shared((rows, width), "float16"), T.alloc_shared((block, width), "float16")
             q_rope, k_rope = (
                 T.alloc_shared((rows, rope or 16), "float16"),

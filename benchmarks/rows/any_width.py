@@ -129,8 +129,8 @@ def wide_gradient_space(N: int) -> list[dict[str, Any]]:
 
 
 def norm_space(N: int) -> list[dict[str, Any]]:
-    """Blocks that walk over whole rows, as many as run at once on an H200."""
-    return [
+    """Blocks that walk over whole rows, as many as run at once on an H200; last, with more blocks for the last sums."""
+    configs: list[dict[str, Any]] = [
         {
             "block_M": max(1, size // N),
             "blocks": 132 * each,
@@ -144,6 +144,7 @@ def norm_space(N: int) -> list[dict[str, Any]]:
         )
         if size >= N
     ]  # fmt: skip
+    return [*configs, {**configs[0], "sum_N": 8}] if configs else []
 
 
 def _row(

@@ -463,6 +463,26 @@ def test_memory_that_is_written_in_another_order_is_proved(place: Callable[[Any]
     assert statuses(reads(turned)) == {"proved"}
 
 
+@pytest.mark.parametrize("count", [48, 47])
+def test_memory_that_is_written_by_digits_of_a_number_is_proved(count: int) -> None:
+    @T.prim_func
+    def digits(A: T.Tensor((48,), "float32"), B: T.Tensor((12, 4), "float32"), C: T.Tensor((3, 4, 4), "float32")):
+        with T.Kernel(1, threads=128):
+            x, y = T.alloc_shared((12, 4), "float32"), T.alloc_shared((3, 4, 4), "float32")
+            for k in T.serial(2):
+                for i in T.Parallel(24):
+                    x[(k * 24 + i) // 4, (k * 24 + i) % 4] = A[k * 24 + i]
+            T.copy(x, B)
+            for i in T.Parallel(count):
+                y[i // 16, i // 4 % 4, i % 4] = A[i]
+            T.copy(y, C)  # here
+
+    found = failures(reads(digits), digits, "here")
+    assert found == (
+        [] if count == 48 else ["[2, 3, 3] is read before it is written, where lane = 2, lane = 3, lane = 3"]
+    )
+
+
 def test_what_another_iteration_read_is_not_taken_for_what_this_one_reads() -> None:
     @T.prim_func
     def late(A: T.Tensor((8,), "int32"), B: T.Tensor((8,), "int32")):

@@ -52,6 +52,16 @@ def test_an_operation_is_what_the_machine_computes(op: str, dtype: str) -> None:
     assert len(wrong) > 40 and Solver(60, 60).find([terms.either(*wrong)]).never
 
 
+@pytest.mark.parametrize("sizes", [(5, 3), (5, -3), (-5, 3), (1, 4), (4, 1)])
+def test_a_quotient_of_a_quotient(sizes: tuple[int, int]) -> None:
+    x = Variable("x", "lane", -40, 40)
+    first, second = sizes
+    term = terms.floor_divide(terms.floor_divide(x, constant(first)), constant(second))
+    for value in range(-40, 41):
+        assert term.lo <= value_of(term, {x: value}) == value // first // second <= term.hi
+    assert (min(sizes) < 1) or term == terms.floor_divide(x, constant(first * second))
+
+
 @pytest.mark.parametrize(("source", "to"), list(itertools.permutations(["int8", "uint8", "int32", "uint32"], 2)))
 def test_a_cast_wraps(source: str, to: str) -> None:
     info = ELEMENTS[source]

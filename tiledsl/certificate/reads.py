@@ -146,6 +146,7 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     solved = {**shared}
     unsolved = [twins.get(each, each) for each in write.own if each not in solved]
     indices = terms.substitute(write.indices, twins)
+    _solve_quotients(indices, element, unsolved, solved)
     parts = _quotients(indices, unsolved)
     apart = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[2:]})
     unsolved += [part for each in parts.values() for _, part in each[2:]]
@@ -225,6 +226,25 @@ def _quotients(
                 high, low = (Variable(value.name, value.role, part.lo, part.hi, value.loc) for part in (whole, rest))
                 found[value] = added, size, (whole, high), (rest, low)
     return found
+
+
+def _solve_quotients(
+    indices: Sequence[Term], element: Sequence[Term], unsolved: Sequence[Variable], solved: dict[Variable, Term]
+) -> None:
+    """x // c and x % c as two indices tell x, which neither does alone; so do x // 15, x // 5 % 3 and x % 5."""
+    known = dict(zip(indices, element))
+    found = True
+    while found:
+        found = False
+        for rest, low in list(known.items()):
+            if rest.kind != "mod" or not rest.terms[1].number or rest.terms[0] in known:
+                continue
+            value, size = rest.terms
+            high = known.get(terms.floor_divide(value, size))
+            if high is not None:
+                found = True
+                known[value] = add(terms.multiply(high, size), low)
+                _solve(value, known[value], unsolved, solved)
 
 
 def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver) -> bool:

@@ -111,6 +111,8 @@ def floor_divide(a: Term, b: Term) -> Term:
     """Rounds down. What it is for a divisor of 0 is left open."""
     if b.number == 1:
         return a
+    if a.kind == "div" and b.number is not None and b.number > 0 and (a.terms[1].number or 0) > 0:
+        return floor_divide(a.terms[0], multiply(a.terms[1], b))
     whole, rest = _multiples(a, b)
     if whole:
         return add(from_polynomial(whole), floor_divide(rest, b))

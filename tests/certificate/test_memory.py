@@ -499,6 +499,37 @@ def test_what_another_iteration_read_is_not_taken_for_what_this_one_reads() -> N
     assert found.status == "unknown" and "what A" in found.detail
 
 
+@pytest.mark.parametrize("rows", [2, 8])
+def test_an_earlier_iteration_wrote_its_own_row(rows: int) -> None:
+    @T.prim_func
+    def ahead(A: T.Tensor((9, 16), "int32"), B: T.Tensor((16,), "int32")):
+        with T.Kernel(1, threads=32):
+            x, total = T.alloc_shared((rows, 16), "int32"), T.alloc_fragment((16,), "int32")
+            T.clear(total)
+            T.copy(A[0, :], x[0, :])
+            for k in T.serial(7):
+                T.copy(A[k + 1, :], x[(k + 1) % rows, :])
+                for i in T.Parallel(16):
+                    total[i] += x[k % rows, i]
+            T.copy(total, B)
+
+    @T.prim_func
+    def behind(A: T.Tensor((8, 16), "int32"), B: T.Tensor((16,), "int32")):
+        with T.Kernel(1, threads=32):
+            x, total = T.alloc_shared((rows, 16), "int32"), T.alloc_fragment((16,), "int32")
+            T.clear(total)
+            for k in T.serial(8):
+                if k > 0:
+                    for i in T.Parallel(16):
+                        total[i] += x[k % rows, i]  # here
+                T.copy(A[k, :], x[k % rows, :])
+            T.copy(total, B)
+
+    assert statuses(reads(ahead)) == {"proved"}
+    (detail,) = failures(reads(behind), behind, "here")
+    assert "[1, 0] is read before it is written, where k = 1" in detail
+
+
 def test_a_number_of_each_iteration_is_its_own() -> None:
     @T.prim_func
     def chosen(A: T.Tensor((64,), "int32"), B: T.Tensor((1,), "int32")):

@@ -138,14 +138,23 @@ def _first(loop: Variable) -> Term:
 
 
 def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term]) -> Term:
-    """A condition under which the write wrote the element: sufficient, and usually necessary too."""
-    # Another thread than the one that reads, with a variable of its own.
-    twins = {
-        each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.threads if each not in shared
-    }
-    solved = {**shared}
-    unsolved = [twins.get(each, each) for each in write.own if each not in solved]
-    indices = terms.substitute(write.indices, twins)
+    """A condition under which the write wrote the element: sufficient, and usually necessary too.
+
+    `shared`: what the write's variables are, for those that are known. The element is the read's: unless both are in
+    the same iteration, the write has variables of its own, and what is read or computed there may be anything.
+    """
+    own = {each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.own}
+    own = {each: each if shared.get(each) is each else twin for each, twin in own.items()}
+    apart = [each for each, twin in own.items() if twin is not each]
+    where = [condition for each in write.own for condition in each.where]
+    for each in terms.variables([write.happens, *write.indices, *where]):
+        if each not in own and each.depends_on(apart):
+            own[each] = Variable(each.name, each.role, each.lo, each.hi, each.loc)
+    for each in apart:
+        own[each].where = tuple(terms.substitute(each.where, own))
+    happens, *indices = terms.substitute([write.happens, *write.indices], own)
+    solved = {own[each]: to for each, to in shared.items()}
+    unsolved = [own[each] for each in write.own if each not in shared]
     _solve_quotients(indices, element, unsolved, solved)
     parts = _quotients(indices, unsolved)
     apart = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[2:]})
@@ -159,23 +168,20 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
         unsolved = [each for each in unsolved if each not in (high, low)]
     for each in unsolved:
         solved.setdefault(each, _first(each))
-    chosen = [each for each, to in solved.items() if to is not each]
-    bounds = [compare("ge", solved[each], constant(each.lo)) for each in chosen]
-    bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
-    conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
-    if twins:  # a loop that both are in has other turns in another thread
-        kept = [each for each, to in shared.items() if to is each]
-        conditions += [each for loop in kept for each in loop.where if {*terms.variables([each])} & {*twins}]
-        conditions = terms.substitute(conditions, twins)
-        chosen += twins
+    chosen = [own[each] for each in apart]
+    conditions = [happens, *(each for variable in chosen for each in variable.where)]
+    # A loop that both are in has other turns in another thread.
+    turns = [
+        each for loop in shared if own[loop] is loop for each in loop.where if {*terms.variables([each])} & {*apart}
+    ]
+    conditions += terms.substitute(turns, own)
     conditions += [compare("eq", index, at) for index, at in zip(indices, element)]
-    # What is read or computed in another iteration, or for another lane, may be anything there.
-    for each in terms.variables(conditions):
-        if each not in solved and each.depends_on(chosen):
-            solved[each] = Variable(each.name, each.role, each.lo, each.hi, each.loc)
     # What stands for a variable may contain others that are solved for: from the innermost on.
+    solved = {each: solved[each] for each in chosen}
     for _ in range(len(solved)):
-        solved = dict(zip(solved, terms.substitute(solved.values(), {e: t for e, t in solved.items() if t is not e})))
+        solved = dict(zip(solved, terms.substitute(solved.values(), solved)))
+    bounds = [compare("ge", to, constant(each.lo)) for each, to in solved.items()]
+    bounds += [compare("le", to, constant(each.hi)) for each, to in solved.items()]
     return both(*bounds, *terms.substitute(conditions, solved))
 
 

@@ -45,10 +45,6 @@ class Emitter:
         for op in reversed(list(self.old)):
             if not isinstance(op, tile.AllocOp):
                 op.erase()
-        if of_threads:
-            parallel = self.old.parent
-            assert parallel is not None, "the threads' body is that of a T.Parallel"
-            parallel.erase()
         if any(map(self._is_used, region.args)):
             together = tile.ParallelOp(extents=(self.width,), lockstep=True, regions=[region], loc=self.kernel.loc)
             self.kernel.body.insert(together)

@@ -322,7 +322,7 @@ class World:
             elif None not in indices:
                 chosen = self.chosen.get(self.keys.of(op.out))
                 self.env[role][op.out] = self._choose(op.buffer, *indices) if chosen is None else chosen
-        elif isinstance(op, tile.StoreOp) and tile.buffer_type(op.buffer).scope == "local":
+        elif isinstance(op, tile.StoreOp):
             indices = tuple(self._number(each, role) for each in op.indices)
             self.vars[(role, op.buffer, *indices)] = self._number(op.value, role)
         elif isinstance(op, scf.IfOp) and (holds := self._number(op.condition, role)) is not None:
@@ -330,7 +330,7 @@ class World:
                 self._scalars(inner, role)
         elif op.regions:
             for inner in op.walk():
-                if isinstance(inner, tile.StoreOp) and tile.buffer_type(inner.buffer).scope == "local":
+                if isinstance(inner, tile.StoreOp):
                     for key in [key for key in self.vars if key[:2] == (role, inner.buffer)]:
                         del self.vars[key]
 

@@ -336,6 +336,13 @@ def test_a_variable_that_roles_write_and_the_block_reads() -> None:
         assert refused(split(there, back, head=head, behind=load))[0] == message  # all have written it, and one again
 
 
+def test_the_first_of_several_roles_that_need_what_others_have_is_named() -> None:
+    more = '%more = arith.cmp %tx, %c64 {predicate = "lt"} : bool\n'
+    out = copied("%x", "%Y")
+    body = READY + LOW + more + ZERO + branch("%more", branch("%low", FILL + GIVE, f"{TAKE}\n{out}"), out)
+    assert refused(body, threads=96)[0].endswith("but threads 32 to 63 would need what other warps have there")
+
+
 LANE = "tile.parallel {{extents = ({},), lockstep = true}} (%tx: int32) {{\n{}\n}}"
 AMONG = """%{0} = arith.cmp %tx, %c{3} {{predicate = "ge"}} : bool
 %{1} = arith.cmp %tx, %c{4} {{predicate = "le"}} : bool

@@ -385,6 +385,18 @@ def test_loops_in_loops() -> None:
     assert refused(wrong) == expected
 
 
+def test_what_is_computed_between_loops_that_become_one() -> None:
+    outer, inner = BOTH.split(";")
+    between = INNER.replace("loop c2", f"loop c2;{outer}")
+    first, second = (each.replace(f"{INNER};{BOTH}", f"{between};{inner}") for each in NESTED)
+    found = merged(roles(first.replace("put s", "put s;write t a"), second))
+    (loop,) = [line for line in found if line.startswith("scf.for")]
+    (stored,) = [line for line in found if line.startswith("tile.store")]
+    (made,) = [line for line in found if "arith.mul" in line and line.endswith(", %c3 : int32")]
+    assert found.index(loop) < found.index(made) < found.index(stored)
+    assert stored == f"tile.store %c1p0, %t[{made.split()[0]}]"
+
+
 def test_loops_with_steps() -> None:
     """Of numbers, or to a bound that is not known, from 2 on in steps of 2."""
     half = "%h = arith.floordiv %k, %c2 : int32"

@@ -13,6 +13,7 @@ from tiledsl.launch_options import pass_options
 from tiledsl.logs import note_once
 from tiledsl.passes.advance_loads import AdvanceLoads
 from tiledsl.passes.canonicalize import Canonicalize
+from tiledsl.passes.carry_loads import CarryLoads
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.delay_loads import DelayLoads
@@ -80,6 +81,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     FoldUnitDims,  # before whatever looks at how many dimensions a tile has
     SplitLastWave,  # where asked for: both kernels that multiply then find their emitter
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
+    CarryLoads,  # of what is not in Gluon: before guards, which see the indices of the first turn
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
     DropRepeatedMasks,  # selects that say what the masks of loads and stores say: before products look for their loads
     PredicateLoads,  # what branches of pipelined loops load: after guards, which may have been proved by the branch

@@ -43,6 +43,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, TensorType, with_shape
 from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.carry_loads import load_ahead
 from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.fit_warps import fitting_threads
@@ -61,7 +62,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
     merge_limits,
     multiply_rows_once,
 )
-from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
+from tiledsl.passes.gluon.tiled_products import widen_columns
 from tiledsl.passes.index_arithmetic import materialize
 from tiledsl.passes.specs import check_choice
 from tiledsl.passes.split_tiles import divide_columns, sums_in_parts

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # Options of passes that choose among ways to move the same values: no bit of a result depends on them.
 _HARMLESS = (
     "map-grid.", "pipeline-loops.", "limit-registers.", "select-access.", "peel-loops.", "guard-accesses.",
-    "simplify-ranges.", "lower-to-triton.index_bits", "lower-to-triton.num_stages", "lower-to-triton.maxnreg",
-    "lower-to-triton.launch_pdl", "lower-to-triton.num_warps",
+    "simplify-ranges.", "carry-loads.", "lower-to-triton.index_bits", "lower-to-triton.num_stages",
+    "lower-to-triton.maxnreg", "lower-to-triton.launch_pdl", "lower-to-triton.num_warps",
 )  # fmt: skip
 _WARPS = "lower-to-triton.num_warps"
 _EXACT = ("max", "min", "absmax", "and", "or", "xor")  # reductions whose order does not show

@@ -9,7 +9,8 @@ from tiledsl.dialects import scf
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
+from tiledsl.passes.carry_loads import load_ahead
+from tiledsl.passes.gluon.tiled_products import widen_columns
 
 TILES = """
 %i = tensor.iota {axis = 0} : tensor<16x1xint32>

@@ -261,7 +261,7 @@ def _moved(at: Builder, index: Value, distance: int) -> Value:
 def _is_nothing(kind: str, value: Value) -> bool:
     """Whether a tile changes nothing of what it is added to."""
     number = constant_of(value)
-    if kind != "sum" or number is None or number != 0:
+    if kind != "sum" or number != 0:
         return False
     return not is_float(value.dtype) or math.copysign(1, number) < 0
 

@@ -157,10 +157,10 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     unsolved = [own[each] for each in write.own if each not in shared]
     _solve_quotients(indices, element, unsolved, solved)
     parts = _quotients(indices, unsolved)
-    apart = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[2:]})
+    parted = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[2:]})
     unsolved += [part for each in parts.values() for _, part in each[2:]]
     for _ in range(len(indices)):  # a dimension may tell what another one needs
-        for index, at in zip(apart, element):
+        for index, at in zip(parted, element):
             _solve(index, at, unsolved, solved)
     for variable, (added, size, (_, high), (_, low)) in parts.items():
         if (whole := solved.pop(high, None)) and (rest := solved.pop(low, None)) and variable not in solved:

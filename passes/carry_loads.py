@@ -32,8 +32,7 @@ class CarryLoads(Pass):
                ... }                                                       %q = arith.mul %p, %s ... }
 
     Triton copies such values to shared memory a few turns ahead, laid out as the product that they meet: each thread
-    copies the four bytes that it needs, though rows of threads need the same. On an H200, an instruction of 32 such
-    copies takes as long as one of 32 times 16 bytes or longer, and there are as many of them as of those.
+    copies the four bytes that it needs, though rows of threads need the same.
     On sm_90, in loops that load ahead, and where nothing of what is loaded is written.
     Needs:   promote-buffers. Runs before guard-accesses, which sees the indices of the first turn and of the last.
     """

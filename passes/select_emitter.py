@@ -219,7 +219,7 @@ class SelectEmitter(Pass):
             return (self.consumers,)
         twice, wide = is_computed_twice(kernel.body, kernel.threads // 32), is_wide(kernel.body)
         adds = any(loop.adds for loop in tile_loops(kernel.body).loops)
-        if twice or adds or wide and self.backend == "gluon":
+        if twice or adds or wide:
             return (*(("alternate",) if wide else ()), "one", "rows")
         return ("rows", "one") if self.backend == "gluon" else ("rows",)
 

@@ -218,8 +218,10 @@ def test_gathers_are_chosen_where_they_have_been_timed() -> None:
 
 
 def test_sums_that_four_warps_have_no_registers_for() -> None:
-    source = compiled(sparse(4, 3, width=512, varying=False, threads=128)).source
-    assert "_load_ahead(k_256_ring" in source and "if consumer == 1:" in source  # eight take turns
+    made = tiledsl.compile(sparse(4, 3, width=512, varying=False, threads=128), target="cuda:90")
+    assert "_load_ahead(k_256_ring" in made.source and "if consumer == 1:" in made.source  # eight take turns
+    (gain,) = re.findall(r"estimated to run at ([\d.]+) of", " ".join(made.remarks))
+    assert 3 < float(gain) < 6  # 5.2 on an H200, of 128 heads with 1024 rows each
 
 
 def test_a_tensor_of_gathered_rows_begins_at_16_bytes() -> None:

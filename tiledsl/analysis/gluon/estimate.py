@@ -54,6 +54,7 @@ class Costs:
     latency: float = 900  # of a tile, until the next one can be asked for
     held: float = 0.7  # of a turn, for which a tile is held that products of the next turn read, too
     beside: float = 0.5  # the power of the number of blocks by which they hide each other's text
+    spilled: float = 24  # bytes a cycle, of tiles that leave their registers in each turn and come back
     sharpness: float = 2  # of the smooth maximum
 
 
@@ -114,6 +115,9 @@ def in_triton(found: TileLoops, warps: int, beside: int, costs: Costs = COSTS) -
         times = 16 * warps / rows if is_computed_twice(loop.op.parent, warps) else 1
         text = _text(loop, _body(loop), times, warps, costs, is_gluon=False) / beside**costs.beside
         turn = _joined(_unit(loop, times, costs), text, costs)
+        live = live_registers(loop, warps, everywhere=True)
+        if live > MOST_REGISTERS:
+            turn += 2 * live * 4 * WARP * warps / costs.spilled
         ahead = max(2, loop.op.num_stages) - 1
         total += _trips(loop) * _joined(turn, _way(loop, costs) / (ahead * beside), costs)
     return total

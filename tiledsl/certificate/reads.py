@@ -155,17 +155,16 @@ def _written(write: Access, element: Sequence[Term], shared: dict[Variable, Term
     happens, *indices = terms.substitute([write.happens, *write.indices], own)
     solved = {own[each]: to for each, to in shared.items()}
     unsolved = [own[each] for each in write.own if each not in shared]
-    _solve_quotients(indices, element, unsolved, solved)
-    parts = _quotients(indices, unsolved)
-    parted = terms.substitute(indices, {of: part for each in parts.values() for of, part in each[2:]})
-    unsolved += [part for each in parts.values() for _, part in each[2:]]
+    digits = _digits(indices, unsolved)
+    parted = terms.substitute(indices, digits)
+    unsolved += digits.values()
     for _ in range(len(indices)):  # a dimension may tell what another one needs
         for index, at in zip(parted, element):
             _solve(index, at, unsolved, solved)
-    for variable, (added, size, (_, high), (_, low)) in parts.items():
-        if (whole := solved.pop(high, None)) and (rest := solved.pop(low, None)) and variable not in solved:
-            solved[variable] = terms.subtract(add(terms.multiply(whole, size), rest), added)
-        unsolved = [each for each in unsolved if each not in (high, low)]
+        _compose(digits, unsolved, solved)
+    for digit in digits.values():
+        solved.pop(digit, None)
+        unsolved.remove(digit)
     for each in unsolved:
         solved.setdefault(each, _first(each))
     chosen = [own[each] for each in apart]
@@ -216,39 +215,29 @@ def _solve(index: Term, at: Term, unsolved: Sequence[Variable], solved: dict[Var
         remainder = terms.subtract(remainder, terms.multiply(constant(size), step))
 
 
-def _quotients(
-    indices: Sequence[Term], unsolved: Sequence[Variable]
-) -> dict[Variable, tuple[Term, Term, tuple[Term, Variable], tuple[Term, Variable]]]:
-    """Of variables in the indices as (x + a) // c and (x + a) % c, which tell x together: a, c, and variables for these
-    two."""
-    found = {}
+def _digits(indices: Sequence[Term], unsolved: Sequence[Variable]) -> dict[Term, Variable]:
+    """Variables for the quotients and remainders in indices that tell something together: x // c and x % c tell x,
+    which neither does alone; so do x // 15, x // 5 % 3 and x % 5."""
+    found: dict[Term, Variable] = {}
     inside = dict.fromkeys(reached(list(indices), lambda term: term.terms))
-    for value in unsolved:
-        for rest in [each for each in inside if each.kind == "mod"]:
-            moved, size = rest.terms
-            added = terms.from_polynomial(terms.polynomial(terms.subtract(moved, value)))
-            whole = terms.floor_divide(moved, size)
-            if added.number is not None and whole in inside and size.number:
-                high, low = (Variable(value.name, value.role, part.lo, part.hi, value.loc) for part in (whole, rest))
-                found[value] = added, size, (whole, high), (rest, low)
+    for rest in inside:
+        of = [each for each in terms.variables([rest]) if each in unsolved]
+        if of and rest.kind == "mod" and rest.terms[1].number and (whole := terms.floor_divide(*rest.terms)) in inside:
+            for part in (whole, rest):
+                found.setdefault(part, Variable(of[0].name, of[0].role, part.lo, part.hi, of[0].loc))
     return found
 
 
-def _solve_quotients(
-    indices: Sequence[Term], element: Sequence[Term], unsolved: Sequence[Variable], solved: dict[Variable, Term]
-) -> None:
-    """x // c and x % c as two indices tell x, which neither does alone; so do x // 15, x // 5 % 3 and x % 5."""
-    known = dict(zip(indices, element))
-    found = True
-    while found:
-        found = False
+def _compose(digits: dict[Term, Variable], unsolved: Sequence[Variable], solved: dict[Variable, Term]) -> None:
+    """Solve what digits that are solved tell together."""
+    known = {part: solved[digit] for part, digit in digits.items() if digit in solved}
+    before = -1
+    while before != len(known):
+        before = len(known)
         for rest, low in list(known.items()):
-            if rest.kind != "mod" or not rest.terms[1].number or rest.terms[0] in known:
-                continue
-            value, size = rest.terms
-            high = known.get(terms.floor_divide(value, size))
-            if high is not None:
-                found = True
+            high = known.get(terms.floor_divide(*rest.terms)) if rest.kind == "mod" else None
+            if high is not None and rest.terms[0] not in known:
+                value, size = rest.terms
                 known[value] = add(terms.multiply(high, size), low)
                 _solve(value, known[value], unsolved, solved)
 

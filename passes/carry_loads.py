@@ -33,12 +33,12 @@ class CarryLoads(Pass):
 
     Triton copies such values to shared memory a few turns ahead, laid out as the product that they meet: each thread
     copies the four bytes that it needs, though rows of threads need the same.
-    On sm_90, in loops that load ahead, and where nothing of what is loaded is written.
+    On sm_90, in loops that load ahead, and where nothing of what is loaded is written. On request, until it is timed.
     Needs:   promote-buffers. Runs before guard-accesses, which sees the indices of the first turn and of the last.
     """
 
     name = "carry-loads"
-    enabled: bool = True
+    enabled: bool = False
 
     def run(self, program: Program) -> None:
         target = program.target

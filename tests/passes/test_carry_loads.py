@@ -47,8 +47,8 @@ tile.store %sum, %C[%r, %j]
 
 def made(text: str, target: Any = HOPPER, **options: Any) -> list[str]:
     root = program(text, parameters=PARAMETERS, grid=(1,)).root
-    check_pass(CarryLoads(**options), root, inputs_for(root), target=target)
-    return after(CarryLoads(**options), text, parameters=PARAMETERS, grid=(1,), target=target)
+    check_pass(CarryLoads(**{"enabled": True, **options}), root, inputs_for(root), target=target)
+    return after(CarryLoads(**{"enabled": True, **options}), text, parameters=PARAMETERS, grid=(1,), target=target)
 
 
 def carried(text: str, target: Any = HOPPER, **options: Any) -> int:
@@ -113,7 +113,7 @@ def test_no_turn() -> None:
 
 def test_other_targets() -> None:
     assert carried(loop(), enabled=False) == carried(loop(), Target("cuda", 80)) == carried(loop(), None) == 0
-    assert stays_in_gluon(CarryLoads(), program(loop(), parameters=PARAMETERS, grid=(1,), target=HOPPER))
+    assert stays_in_gluon(CarryLoads(enabled=True), program(loop(), parameters=PARAMETERS, grid=(1,), target=HOPPER))
 
 
 @pytest.mark.parametrize("scales", [4, 3])
@@ -139,7 +139,7 @@ def test_emitted_and_verified(scales: int) -> None:
                     total[i, j] += part[i, j] * S[k, j]
             T.copy(total, C)
 
-    kernel = tiledsl.compile(scaled, target="cuda:90")
+    kernel = tiledsl.compile(scaled, target="cuda:90", pass_configs={"carry-loads.enabled": True})
     assert "ahead = tl.minimum(k + 1, 3)" in kernel.source
     certificate = kernel.verify(2.0)
     assert certificate.ok, certificate.reason

@@ -301,6 +301,9 @@ MASK = '%mask = arith.cmp %rows, %n {predicate = "lt"} : tensor<128x1xbool>\n'
          "%bias = tile.load %D[%n] : tensor<1x64xfloat32>"),
         ([("%zero =", "%dead = arith.constant {value = 0.0} : tensor<4x8xfloat32> %zero =")], {},
          "%a = tile.load_block"),
+        ([("%d =", "%dead = arith.neg %a : tensor<128x64xfloat16> %d =")], {}, "%a = tile.load_block"),
+        ([("%a = tile.load %A[%rows, %qs]", MASK + "%a = tile.load %A[%rows, %qs] mask=%mask")], {},
+         '{ring = "rows"}'),
         ([("%b, %acc", "%b, %zero"), ("scf.yield [%d]", f"%e = arith.add %acc, %d : {SUM} scf.yield [%e]")], {},
          "{num_stages = 3, unroll = 4}"),
         ([("%b, %acc", "%b, %zero"), ("scf.yield [%d]", f"%e = arith.add %acc, %d : {SUM} scf.yield [%e]")],
@@ -315,12 +318,13 @@ def test_a_product_with_a_change(changes: list[tuple[str, str]], options: dict[s
 @pytest.mark.parametrize(
     ("changes", "options", "reason"),
     [
-        ([("%a = tile.load %A[%rows, %qs]", MASK + "%a = tile.load %A[%rows, %qs] mask=%mask")], {},
-         "a product's operand is loaded with a condition"),
+        ([("%a = tile.load %A[%rows, %qs]", '%mask = arith.cmp %qs, %n {predicate = "lt"} : tensor<1x64xbool>\n'
+           "%a = tile.load %A[%rows, %qs] mask=%mask")], {}, "a product's operand is loaded with a condition"),
         ([("%a = tile.load %A[%rows, %qs] :", "%a = tile.load %A[%rows, %qs] other=%one :"),
           ("%zero =", "%one = arith.constant {value = 1.0} : float16 %zero =")], {},
          "a product's operand is loaded with a condition"),
-        ([("%d =", "%x = arith.neg %a : tensor<128x64xfloat16> %d =")], {}, "operand is used for something else"),
+        ([("%d =", "%x = arith.neg %a : tensor<128x64xfloat16>\ntile.store %x, %C[%rows, %j]\n%d =")], {},
+         "operand is used for something else"),
         ([("A: 1024*512", "A: 1024*510")], {}, "are not contiguous multiples of 16 bytes"),
         ([("%A[%rows, %qs]", "%A[%qs, %rows]")], {}, "a tile's dimensions are in another order than its buffer's"),
         ([("%qs = arith.add %q, %ks", "%qs = arith.mul %q, %ks")], {}, "it is no block: its elements are not"),

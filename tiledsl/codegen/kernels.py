@@ -358,7 +358,8 @@ class KernelWriter:
         self.line("tl.debug_barrier()")
 
     def assume(self, op: tile.AssumeOp) -> None:
-        self.line(f"tl.assume({self.condition(op.condition)})")
+        if constant_of(op.condition) is not True:
+            self.line(f"tl.assume({self.condition(op.condition)})")
 
 
 def _cache_options(cache: str, eviction: str) -> list[str]:

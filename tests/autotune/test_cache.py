@@ -377,21 +377,26 @@ key.compiler_hash = lambda: sys.argv[1]
 from tests.autotune.programs import scale_builder, twice
 f = tiledsl.autotune(configs=[{"block": 64}, {"block": 32}], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
 result = f()
-print(result.from_cache, time.process_time() - start, started)
+took = time.process_time() - start
+start = time.process_time()
+for _ in range(1000000):
+    pass
+print(result.from_cache, took, time.process_time() - start, started)
 """
 
 
 def test_loading_takes_less_than_100_ms_and_starts_no_process(cache_dir: Path, tmp_path: Path) -> None:
-    """Beyond importing torch and triton; byte code is there, as in every process but the first."""
+    """Beyond importing torch and triton; byte code is there, as in every process but the first. That is on a processor
+    that takes 20 ms for a loop of a million turns; on a slower one it may be so much more."""
     tuned()()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     seconds: list[float] = []
-    while len(seconds) < 8 and min(seconds[1:], default=1.0) >= 0.1:  # a busy machine only adds to it
+    while len(seconds) < 8 and min(seconds[1:], default=1.0) >= 0.1:  # what else runs only adds to it
         done = forked.run(["-c", TIMED_LOAD, compiler_hash()], cwd=ROOT, env=environment)
-        source, took, started = done.stdout.split(" ", 2)
+        source, took, loop, started = done.stdout.split(" ", 3)
         assert (source, started.strip()) == ("disk", "[]"), done.stderr
-        seconds.append(float(took))
+        seconds.append(float(took) / max(1.0, float(loop) / 0.02))
     assert min(seconds[1:]) < 0.1
 
 

@@ -61,8 +61,11 @@ class Case:
         case.inputs = {each.name: _draw(rng, each) for each in tensors if not each.same_as}
         return case
 
-    def expected(self) -> dict[str, list[Number]]:
-        """What the memory of each tensor holds after the call; Discard if the program has no defined meaning."""
+    def expected(self, orders: int = 3) -> dict[str, list[Number]]:
+        """What the memory of each tensor holds after the call; Discard if the program has no defined meaning.
+
+        orders: of blocks and iterations, in which it must be the same.
+        """
         places: dict[str, int] = {}
         memories: list[list[Number]] = []
         for tensor in self.tensors:
@@ -73,7 +76,7 @@ class Case:
         arguments = [
             Argument(places[each.same_as or each.name], 0, each.shape, each.strides) for each in self.tensors
         ] + [Argument(value=value) for _, value in self.scalars.values()]
-        held = expected(self.text, memories, arguments)
+        held = expected(self.text, memories, arguments, orders)
         return {name: held[place] for name, place in places.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 from unittest.mock import patch
 
@@ -57,7 +58,7 @@ def test_attention(sizes: dict[str, Any], rescale: str, asked: dict[str, Any] | 
     example = load_example("attention_fp8")
     source = compiled(rescale, asked, **sizes).source
     assert ("_rescaled_" in source) == (rescale == "lazy")
-    assert ("weights = _words(scores)" in source) == (asked is None) != ("_exchanged(_words(scores))" in source)
+    assert ("weights = _words(scores" in source) == (asked is None) != ("_exchanged(_words(scores" in source)
     assert ("deps=[scores, q]" in source) == ("block_M" not in sizes)  # of three consumers registers have no room for q
     chosen = {**SIZES, **sizes}
     torch.manual_seed(0)
@@ -72,9 +73,24 @@ def test_attention(sizes: dict[str, Any], rescale: str, asked: dict[str, Any] | 
     assert float((out.double() - want).norm() / want.norm()) < 0.03  # weights of 4 bits
 
 
+@pytest.mark.parametrize(
+    ("sizes", "apart"),
+    [
+        ({"keys": 256, "block_N": 96}, {"weights_64_1"}),  # all of 32 columns lie behind the last key
+        ({"keys": 400}, {"weights"}),
+        ({"causal": True}, set()),  # which columns count depends on the block
+    ],
+    ids=str,
+)
+def test_pairs_that_a_mask_makes_alike_are_packed_by_a_shift(sizes: dict[str, Any], apart: set[str]) -> None:
+    """ptxas 12.8 merges a conversion whose two pairs are the same with any register."""
+    words = re.findall(r"(weights\w*) = _words\(\w+, (\w+)\)", compiled("each", **sizes).source)
+    assert words and {name for name, rounding in words if rounding == "_ROUND_APART"} == apart
+
+
 def test_columns_in_fours_have_a_certificate() -> None:
     kernel = compiled("each", {}, batch=1, heads=1, queries=128, keys=256, dim=128)
-    assert "weights = _words(scores)" in kernel.source
+    assert "weights = _words(scores, _ROUND)" in kernel.source
     (check, *_) = translation.check_translation(kernel, passes=False)
     assert check.status == "tested" and check.detail.endswith("but for reassociation"), check
     emitted, order = translation._Levels.module, "[first, second, third, fourth]"

@@ -15,6 +15,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.support.hazard_programs import PROGRAMS
 from tiledsl.codegen import expressions
+from tiledsl.codegen.gluon import api
 from tiledsl.dialects.tensor import GatherOp
 from tiledsl.runtime import compile as compiling
 from tiledsl.runtime import hazards
@@ -24,6 +25,7 @@ from tiledsl.runtime.rings import Overwritten, overwritten_tiles
 from tiledsl.runtime.target import Target
 
 HOPPER = Target("cuda", 90)
+OUTPUT: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
 BLOCKED = "sizePerThread = [1, 1], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], order = [1, 0]"
 COLUMN = """#blocked = #ttg.blocked<{LAYOUT}>
     %1 = "tt.scan"(%0) <{axis = 0 : i32, reverse = false}> ({
@@ -205,6 +207,20 @@ def test_ptxas_merges_a_pair_of_float8_with_nothing_but_itself(store: str, tmp_p
         assert hazards.machine_code_hazards(machine_code(ptx)) == ["float8-pair-twice"]
     sass = machine_code(hazards.without_merges(ptx))["sass"]
     assert "MERGE_C" in sass and not re.search(r"MERGE_C[^;]*, R\d+ ;", sass)
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_words_of_alike_pairs_are_packed_apart(kind: str, tmp_path: Path, triton36: str) -> None:
+    tools = Path(subprocess.run([triton36, "-c", "import triton; print(triton.__file__)"], **OUTPUT).stdout).parent
+    texts = re.findall(r'gl.constexpr\(((?:\s*"[^"]*"\n)+)\)', api.words(kind, True))
+    for text, right in zip(texts, (False, True), strict=True):
+        body = re.sub(r"\$\d", "%r1", "".join(re.findall('"([^"]*)"', text)).replace("$0", "%r3"))
+        store = f"{body} st.global.b32 [%rd1], %r3;"
+        (tmp_path / "k.ptx").write_text(re.sub(r"cvt.*\nSTORE", lambda _: store, PAIR))
+        binaries = tools / "backends" / "nvidia" / "bin"
+        subprocess.run([binaries / "ptxas", "--gpu-name=sm_90a", "k.ptx", "-o", "k.o"], cwd=tmp_path, check=True)
+        sass = subprocess.run([binaries / "nvdisasm", "-c", "k.o"], cwd=tmp_path, **OUTPUT).stdout
+        assert "MERGE_C" in sass and (re.search(r"MERGE_C[^;]*, R\d+ ;", sass) is None) == right, sass
 
 
 @pytest.mark.parametrize("name", MACHINE_CODE)

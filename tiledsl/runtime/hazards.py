@@ -152,7 +152,8 @@ HAZARDS = (
         "float8-pair-twice",
         "a conversion to a pair of float8 that is used for both halves of a word leaves one half as it was",
         "ptxas 12.8, 12.9",
-        "found in the machine code; conversions that ptxas does not merge take the place of all in the PTX",
+        "found in the machine code; conversions that ptxas does not merge take the place of all in the PTX; words in "
+        "Gluon are packed by a shift where both pairs may be the same",
         f"{_WRONG}::test_machine_code",
     ),
     Hazard(

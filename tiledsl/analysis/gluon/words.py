@@ -14,9 +14,9 @@ from math import prod
 from tiledsl.analysis.affine import divisor
 from tiledsl.analysis.gluon.schedule import block, in_words, is_stored
 from tiledsl.analysis.ranges import Ranges
-from tiledsl.dialects import arith, scf, tensor, tile, triton
+from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Region, Value
 from tiledsl.ir.types import ELEMENTS
 
 FOUR = 4  # elements of a word
@@ -34,6 +34,28 @@ def strides_in_fours(extents: tuple[int, ...]) -> tuple[int, ...]:
     """The distances of elements of a contiguous buffer, seen so."""
     *outer, rows, columns = extents
     return (*([rows * columns] if outer else []), 2 * columns, FOUR * columns, columns, 1)
+
+
+def differs_by_column(value: Value) -> bool:
+    """Whether each column is computed from a product's column of its own, for all that a compiler can know."""
+    op = value.op
+    if isinstance(op, scf.IfOp):
+        number = op.results.index(value)
+        return all(differs_by_column(region.terminator.operands[number]) for region in op.regions)
+    if isinstance(op, arith.SelectOp) and _may_be_known(op.operands[0]):
+        return False
+    if isinstance(op, arith.Elementwise):
+        return any(map(differs_by_column, op.operands))
+    return isinstance(op, tensor.DotOp)
+
+
+def _may_be_known(value: Value) -> bool:
+    """Whether a value is made of numbers, positions and turns, such as a compiler may know."""
+    if isinstance(value.owner, Region):
+        return isinstance(value.owner.parent, scf.ForOp)
+    if isinstance(value.op, (*_BY_ELEMENT, arith.ConstantOp, tensor.IotaOp, gluon.WarpGroupIdOp)):
+        return all(map(_may_be_known, value.op.operands))
+    return False
 
 
 class NotInFours(Exception):

@@ -186,7 +186,8 @@ def words(dtype: str, in_fours: bool) -> str:
     in_fours: whether columns come in such an order that these are neighbours; else lanes exchange them then.
 
     Elements of 8 bits that a loop carries are taken apart and put together again in each turn; nor may a wait for
-    products mention any.
+    products mention any. ptxas merges the packing of a word with the second conversion, which goes wrong where both
+    pairs are the same (hazards.py): _ROUND_APART packs what may be so by a shift.
     """
     kind = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype]
     what, pieces, order = "elements of each 16 columns that a lane has", "x.shape[1] // 16, 2, 4, 2", "(0, 1, 3, 2, 4)"
@@ -197,17 +198,22 @@ def words(dtype: str, in_fours: bool) -> str:
     "{{ .reg .b16 a, b; cvt.rn.satfinite.{kind}x2.f32 a, $2, $1; cvt.rn.satfinite.{kind}x2.f32 b, $4, $3; "
     "mov.b32 $0, {{a, b}}; }}"
 )
+_ROUND_APART = gl.constexpr(
+    "{{ .reg .b16 a, b; .reg .b32 c, d; "
+    "cvt.rn.satfinite.{kind}x2.f32 a, $2, $1; cvt.rn.satfinite.{kind}x2.f32 b, $4, $3; "
+    "cvt.u32.u16 c, a; cvt.u32.u16 d, b; shl.b32 d, d, 16; or.b32 $0, c, d; }}"
+)
 
 
 @gluon.jit
-def _words(x):
+def _words(x, rounding: gl.constexpr):
     """The four {what}, of 8 bits each, as one int32."""
     x = gl.permute(gl.reshape(x, [x.shape[0], {pieces}]), {order})
     even, odd = gl.split({fours})
     first, third = gl.split(even)
     second, fourth = gl.split(odd)
     return gl.inline_asm_elementwise(
-        _ROUND, "=r,f,f,f,f", [first, second, third, fourth], dtype=gl.int32, is_pure=True, pack=1
+        rounding, "=r,f,f,f,f", [first, second, third, fourth], dtype=gl.int32, is_pure=True, pack=1
     )'''
 
 

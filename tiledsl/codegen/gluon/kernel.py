@@ -33,6 +33,7 @@ from tiledsl.analysis.gluon.schedule import (
     prepared,
     shared_axis,
 )
+from tiledsl.analysis.gluon.words import differs_by_column
 from tiledsl.analysis.loops import trip_count
 from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.gluon import api
@@ -137,7 +138,8 @@ class GluonKernelWriter(ProducerWriter):
         elif op in self.rounded:
             self._await_values(self._read_by(op))
             self.origin(op)
-            words = f"_words({self.expressions.text(op.operands[0])})"
+            rounding = "_ROUND" if differs_by_column(op.operands[0]) else "_ROUND_APART"
+            words = f"_words({self.expressions.text(op.operands[0])}, {rounding})"
             self.line(f"{self.name(op.result)} = {words if self.in_fours else f'_exchanged({words})'}")
         else:
             self._await_values(self._read_by(op))

@@ -77,7 +77,7 @@ def test_results_and_certificate() -> None:
     assert kernel.verify().ok
 
 
-@pytest.mark.parametrize("version", ["newest", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("newest", marks=pytest.mark.slow), "3.6"])
 def test_it_compiles(compile_modules: Callable[..., Any], version: str, request: Any) -> None:
     options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     made = tiledsl.compile(sequences(4096, 4, 64, 64, 2048), target="cuda:90")

@@ -38,7 +38,7 @@ def sparse(size: int, block: int, depth: int, stages: int) -> Any:
     return sparse
 
 
-@pytest.mark.parametrize("version", ["newest", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("newest", marks=pytest.mark.slow), "3.6"])
 def test_copies_are_asynchronous(compile_modules: Callable[..., Any], version: str, request: Any) -> None:
     options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     program = sparse(1024, 128, 32, 3)

@@ -41,7 +41,7 @@ def guarded(rows: int, inner: int, columns: int, block: int, depth: int) -> Any:
     return guarded
 
 
-@pytest.mark.parametrize("version", ["newest", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("newest", marks=pytest.mark.slow), "3.6"])
 def test_copies_are_asynchronous(compile_modules: Callable[..., Any], version: str, request: Any) -> None:
     options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     made = tiledsl.compile(guarded(200, 100, 200, 64, 32), target="cuda:80")

@@ -63,7 +63,12 @@ def compiled(program: T.PrimFunc, options: Mapping[str, Any]) -> tiledsl.Kernel:
 
 
 @pytest.mark.parametrize(
-    ("version", "swept"), [("newest", ()), ("3.6", SWEPT[:1]), pytest.param("3.6", SWEPT[1:], marks=pytest.mark.slow)]
+    ("version", "swept"),
+    [
+        ("3.6", SWEPT[:1]),
+        pytest.param("3.6", SWEPT[1:], marks=pytest.mark.slow),
+        pytest.param("newest", (), marks=pytest.mark.slow),
+    ],
 )
 def test_all_options_fit(
     shared_bytes: Callable[..., dict[str, int]], version: str, swept: tuple[str, ...], request: pytest.FixtureRequest

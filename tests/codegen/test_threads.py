@@ -11,7 +11,7 @@ import tiledsl
 from tests.support.thread_programs import Program
 
 
-@pytest.mark.parametrize("version", ["newest", "3.6"])
+@pytest.mark.parametrize("version", [pytest.param("newest", marks=pytest.mark.slow), "3.6"])
 def test_both_tritons_compile_random_programs(
     compile_modules: Callable[..., Any], version: str, request: pytest.FixtureRequest
 ) -> None:

@@ -77,7 +77,7 @@ def test_while() -> None:
     assert y.tolist() == [0 if v == 0 else (int(v) & -int(v)).bit_length() - 1 for v in x]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(p.programs(), st.integers(0, 99))
 def test_random_programs_run_and_survive_their_text(func: Operation, seed: int) -> None:
     inputs = p.inputs_for(func, seed)

@@ -9,6 +9,7 @@ import tiledsl
 from tests.support.example_modules import load_example
 
 
+@pytest.mark.slow
 def test_the_small_model_trains_and_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # asked when an example is loaded
     torch._dynamo.reset()

@@ -147,7 +147,7 @@ def test_the_programs_are_right(source: str) -> None:
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@hypothesis_settings(max_examples=300, **COMMON)
+@hypothesis_settings(max_examples=100, **COMMON)
 @given(st.sampled_from([GEMM, ROWS]), st.integers(0, 1 << 32), st.integers(1, 4))
 def test_texts(source: str, seed: int, count: int) -> None:
     text = mutated(source, seed, count)
@@ -155,7 +155,7 @@ def test_texts(source: str, seed: int, count: int) -> None:
     elaborated(lambda: tiledsl.parse(text, **used).build(()))
 
 
-@hypothesis_settings(max_examples=300, **COMMON)
+@hypothesis_settings(max_examples=100, **COMMON)
 @given(st.sampled_from([GEMM, ROWS]), st.integers(0, 1 << 32), st.integers(1, 3))
 def test_functions(source: str, seed: int, count: int) -> None:
     program = function(mutated(source, seed, count))

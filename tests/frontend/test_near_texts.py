@@ -20,7 +20,7 @@ from tests.frontend.test_parser import SNIPPETS
 from tiledsl.errors import TileError
 from tiledsl.frontend.parser import parse_module
 
-PARTS, EACH, FEW = 12, 160, 60
+PARTS, EACH, FEW = 12, 80, 30
 # What the parser leaves to those who read the tree, or to the program's place in a function.
 LATER = (
     "outside loop", "not properly in loop", "outside function", "no binding for nonlocal", "nonlocal declaration",

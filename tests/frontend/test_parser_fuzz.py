@@ -14,7 +14,7 @@ from tests.frontend.test_parser import SNIPPETS
 from tiledsl.errors import TileError
 from tiledsl.frontend.parser import parse_expression, parse_module
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 NAMES = st.sampled_from(["a", "b_1", "T", "match", "é", "iff", "in_"])
 OPERATORS = [*"+-*/%@&|^<", "//", "**", "<<", ">>", " and ", " or ", " not in ", " is not "]
@@ -83,7 +83,7 @@ def test_random_expressions_agree(text: str) -> None:
         assert from_tiledsl(parse_module(text)) == from_python(text)
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=30)
 @given(st.lists(STATEMENTS, max_size=3))
 def test_random_programs_agree(parts: list[list[str]]) -> None:
     text = "\n".join(line for part in parts for line in part)

@@ -491,7 +491,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> str:
     return f"({a}) if ({b}) else x"
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(expressions(), min_size=1, max_size=3))
 def test_fuzzed_expressions_give_nothing_but_tile_errors(lines: list[str]) -> None:
     start = time.perf_counter()

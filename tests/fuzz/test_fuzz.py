@@ -86,7 +86,7 @@ def test_a_finding_is_shrunk_and_stands_alone(tmp_path: Path) -> None:
     case = generate(SHOWN_BY[mistake])
     tries = itertools.count()
     with MISTAKES[mistake].made():
-        small = shrunk(case, lambda each: next(tries) < 60 and attempt(each).status in ("wrong", "failed"))
+        small = shrunk(case, lambda each: next(tries) < 25 and attempt(each).status in ("wrong", "failed"))
         assert len(small.text) < len(case.text) and attempt(small).status in ("wrong", "failed")
     path = finding.write(small, "a mask is off by one", tmp_path / "finding.py")
     assert finding.read(path) == small

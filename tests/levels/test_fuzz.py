@@ -31,12 +31,12 @@ def _damaged(described: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every entry with some other values, under some other names, and gone."""
     text = json.dumps(described)
     for number, path in enumerate(_places(described)):
-        for value in VALUES[number % 4 :: 4]:
+        for value in VALUES[number % 9 :: 9]:
             damaged = json.loads(text)
             _inside(damaged, path)[path[-1]] = value
             yield f"{path} = {value!r}", damaged
         if isinstance(path[-1], str):
-            for key in KEYS[number % 3 :: 3]:
+            for key in KEYS[number % 7 :: 7]:
                 damaged = json.loads(text)
                 inner = _inside(damaged, path)
                 inner[key] = inner[path[-1]]

@@ -115,6 +115,7 @@ def test_a_wheel_that_lacks_a_file_is_noticed(folder: Path, wheel: Path) -> None
             dist.check_wheel(damaged)
 
 
+@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel(folder: Path, source: Path, wheel: Path) -> None:
     dist.check_sdist(source)
     assert dist.build(source, "wheel", folder / "wheel-from-sdist", EPOCH).read_bytes() == wheel.read_bytes()
@@ -163,6 +164,7 @@ def test_a_gemm_runs_from_the_wheel(folder: Path, installed: Path) -> None:
     assert dist.run(installed, script, cwd=folder).splitlines()[-1] == "matches torch"
 
 
+@pytest.mark.slow
 def test_a_gemm_runs_from_the_wheel_as_it_is(folder: Path, wheel: Path, parse_table: Path) -> None:
     """A wheel is a zip file, from which Python imports without an installation."""
     script = folder / "zipped.py"

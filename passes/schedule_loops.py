@@ -22,7 +22,7 @@ from tiledsl.analysis.gluon.schedule import (
 )
 from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.gluon.tile_loops import ITEM, TileLoop, dependent_on, live_registers, read_for, tile_loops
-from tiledsl.analysis.gluon.words import described, loads_in_fours
+from tiledsl.analysis.gluon.words import described, may_come_in_fours
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -31,7 +31,7 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS
+from tiledsl.ir.types import ELEMENTS, is_float
 
 MOST_IN_FLIGHT = 4  # products, at the end of a turn
 
@@ -64,7 +64,8 @@ class ScheduleLoops(Pass):
 
     skew:      hold products back where it is legal; without, each turn issues all of its own products.
     in_flight: the most products that a turn leaves to be awaited in the next one.
-    fours:     have tiles that operands of 8 bits are computed from come so that lanes exchange nothing, where all can.
+    fours:     have tiles that operands of 8 bits are computed from come so that lanes exchange nothing, where all can;
+               sums along their columns are in the same order then.
     turns:     have consumers take turns at issuing products, where these are held back and make operands of 8 bits.
     pairs:     take two turns at a time where that is legal and one group of warps runs one loop of products.
 
@@ -77,6 +78,12 @@ class ScheduleLoops(Pass):
     fours: bool = True
     turns: bool = False
     pairs: bool = True
+
+    def allowances(self, program: Program) -> frozenset[str]:
+        launches = [op for op in of_kinds(program.root.nests(), triton.LaunchOp) if targets_gluon(op)]
+        in_fours = [op for launch in launches if self.fours for op in may_come_in_fours(launch)]
+        added = any(op.kind == "sum" and is_float(op.out.dtype) for op in of_kinds(in_fours, tensor.ReduceOp))
+        return frozenset({"reassociation"} if added else ())
 
     def run(self, program: Program) -> None:
         if self.in_flight < 0:
@@ -111,9 +118,10 @@ class ScheduleLoops(Pass):
             _move_before(launch.body, loops)
         _name_results(launch.body)
         _name_rings(launch)
-        for load in loads_in_fours(launch)[0] if self.fours else ():
-            load.set_attribute("in_fours", True)
-            described(load, launch).set_attribute("in_fours", True)
+        for op in may_come_in_fours(launch) if self.fours else ():
+            op.set_attribute("in_fours", True)
+            if isinstance(op, triton.LoadBlockOp):
+                described(op, launch).set_attribute("in_fours", True)
         in_flight = tuple(
             _in_flight(loop, launch.warps, self.in_flight) if _may_leave_some(loop) else () for loop in loops
         )

@@ -92,7 +92,7 @@ def test_columns_in_fours_have_a_certificate() -> None:
     kernel = compiled("each", {}, batch=1, heads=1, queries=128, keys=256, dim=128)
     assert "weights = _words(scores, _ROUND)" in kernel.source
     (check, *_) = translation.check_translation(kernel, passes=False)
-    assert check.status == "tested" and check.detail.endswith("but for reassociation"), check
+    assert check.status == "tested" and "operation by operation" in check.detail, check
     emitted, order = translation._Levels.module, "[first, second, third, fourth]"
 
     def wrong(levels: translation._Levels) -> Any:

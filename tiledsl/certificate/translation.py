@@ -28,7 +28,7 @@ from tiledsl.certificate.source.module import SourceError, SourceModule
 from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
-from tiledsl.dialects import tile, triton
+from tiledsl.dialects import tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError, users_frame
 from tiledsl.formulas import value_of
@@ -227,17 +227,7 @@ class _Levels:
             )
             if self.emitted_again() != self.kernel.source:
                 return Check("source", name, "failed", "it is not what the program lowers to")
-        made = self.source_against(name, before, self.run_source(module), how)
-        if made.status == "failed" and any(
-            isinstance(op, triton.LoadBlockOp) and op.in_fours for op in self.func.walk()
-        ):
-            weak = frozenset({"reassociation"})  # the order of columns, and so of their sums, is the text's alone
-            before, after = self.run(self.func, weak), self.run_source(module, weak)
-            again = self.source_against(name, before, after, f"{how}, but for reassociation", weak)
-            if again.status == "tested":
-                self.allowed |= weak
-                return again
-        return made
+        return self.source_against(name, before, self.run_source(module), how)
 
     def source_against(
         self, subject: str, before: _Run, after: _Run, how: str, allowed: frozenset[str] = frozenset()

@@ -37,11 +37,14 @@ def neutral(kind: str, dtype: str) -> float | int | bool:
 class IotaOp(Operation):
     """0, 1, 2, ... along one dimension of the result; every other dimension is 1.
 
+    in_fours: Gluon's text has them where the columns are that lie as triton.load_block says.
+
     Example: `%i = tensor.iota {axis = 0} : tensor<128x1xint32>`
     """
 
     name = "tensor.iota"
     axis = attr(int)
+    in_fours = attr(bool, False)
     out = result(TensorType)
 
     def verify(self) -> None:
@@ -136,7 +139,7 @@ class ReduceOp(Operation):
     """Combines the elements along one axis, which disappears. Kinds: REDUCTIONS.
 
     abssum and absmax take absolute values first. NaNs are dropped by max, min and absmax unless propagate_nan is set.
-    relaid: Triton is to lay out the source anew (legalize-layouts).
+    relaid: Triton is to lay out the source anew (legalize-layouts). in_fours: columns in the order of triton.load_block.
 
     Example: `%m = tensor.reduce %x {kind = "max", axis = 1} : tensor<128xfloat32>`
     """
@@ -147,6 +150,7 @@ class ReduceOp(Operation):
     axis = attr(int)
     propagate_nan = attr(bool, False)
     relaid = attr(bool, False)
+    in_fours = attr(bool, False)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:

@@ -28,12 +28,13 @@ from tiledsl.analysis.gluon.schedule import (
 )
 from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.analysis.gluon.tile_loops import is_addition
-from tiledsl.analysis.gluon.words import described, loads_in_fours
+from tiledsl.analysis.gluon.words import described, may_come_in_fours
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.location import UNKNOWN
 
 _Kind: TypeAlias = tuple[tuple[int, ...], str]  # of a tile: its box, and its type or how it is loaded and its type
@@ -154,9 +155,9 @@ def _tiles(kind: list[_Kind]) -> str:
 
 
 def _check_fours(launch: triton.LaunchOp, schedule: Schedule) -> None:
-    """The tiles whose rows can come in fours do, or none, and their descriptors know."""
-    possible, _ = loads_in_fours(launch)
-    blocks = [load for load in schedule.loads if isinstance(load, triton.LoadBlockOp)]
+    """The tiles whose rows can come in fours do, or none, and all that has the same columns and descriptors know."""
+    possible = may_come_in_fours(launch)
+    blocks = of_kinds(schedule.loads, triton.LoadBlockOp)
     asked = any(load.in_fours for load in blocks)
     for load in blocks:
         if load.in_fours != (asked and load in possible):
@@ -164,6 +165,11 @@ def _check_fours(launch: triton.LaunchOp, schedule: Schedule) -> None:
             raise _broken("fours", load, f"a tile's rows come in fours, and these {can}")
         if load.in_fours != described(load, launch).in_fours:
             raise _broken("fours", load, "its descriptor sees another order of rows", "in_fours = true for both")
+    ops: list[tensor.IotaOp | tensor.ReduceOp] = of_kinds(launch.body.walk(), tensor.IotaOp, tensor.ReduceOp)
+    for op in ops:
+        come = asked and op in possible
+        if op.in_fours != come:
+            raise _broken("fours", op, f"its columns {'' if come else 'do not '}come in fours", f"in_fours = {come}")
 
 
 def _check_stages(schedule: Schedule) -> None:

@@ -3,13 +3,14 @@
 A lane has of a product's columns, side by side, some pairs, and wants fours of the operand that it computes from them.
 If the right operand's rows lie in another order, row 4g + 2a + b of n at a n/2 + 2g + b, then two pairs of a lane, n/2
 columns apart, are the four that it wants: no lane has to exchange any. All that is computed of such a product for each
-column is then in that order, too, which sums and maxima of rows do not see, and indices of columns are told.
+column is then in that order, too: sums of rows add in it, and indices of columns are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TypeAlias
 
 from tiledsl.analysis.affine import divisor
 from tiledsl.analysis.gluon.schedule import block, in_words, is_stored
@@ -22,12 +23,18 @@ from tiledsl.ir.types import ELEMENTS
 FOUR = 4  # elements of a word
 MOST_BYTES = 128  # of a row, which is swizzled as a whole
 _BY_ELEMENT = (arith.Elementwise, tensor.BroadcastOp)
+InFours: TypeAlias = triton.LoadBlockOp | tensor.IotaOp | tensor.ReduceOp
 
 
 def in_fours(extents: tuple[int, ...]) -> tuple[int, ...]:
     """A box or a buffer, seen so that its rows come in the order of words: all before them is one dimension."""
     *outer, rows, columns = extents
     return (*([prod(outer)] if outer else []), 2, rows // FOUR, 2, columns)
+
+
+def order_in_fours(count: int) -> list[int]:
+    """Which of so many rows or columns lie at each place."""
+    return [FOUR * four + 2 * half + one for half in (0, 1) for four in range(count // FOUR) for one in (0, 1)]
 
 
 def strides_in_fours(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -62,20 +69,20 @@ class NotInFours(Exception):
     """Something sees the order of columns."""
 
 
-def loads_in_fours(launch: triton.LaunchOp) -> tuple[set[triton.LoadBlockOp], set[tensor.IotaOp]]:
-    """The tiles whose rows may lie in the order of words, and the indices along columns of products with them; none if
-    not all that operands of 8 bits are computed from can."""
+def may_come_in_fours(launch: triton.LaunchOp) -> list[InFours]:
+    """The tiles whose rows may lie in the order of words, the indices along columns of products with them and what
+    reduces these columns; none if not all that operands of 8 bits are computed from can."""
     products = [op for op in launch.body.walk() if isinstance(op, tensor.DotOp)]
     operands = [each.a for each in products if in_words(each) and block(each.a) is None]
     if any(is_stored(each, launch.warps) for each in products if each.a in operands):
-        return set(), set()
+        return []
     try:
         found = _Columns(operands)
         for load in found.loads:
             _check(load, launch, Ranges.around(launch), found.loads)
     except NotInFours:
-        return set(), set()
-    return found.loads, found.indices
+        return []
+    return [*found.loads, *found.indices, *found.reductions]
 
 
 class _Columns:
@@ -85,6 +92,7 @@ class _Columns:
         self.operands = operands
         self.loads: set[triton.LoadBlockOp] = set()
         self.indices: set[tensor.IotaOp] = set()
+        self.reductions: set[tensor.ReduceOp] = set()
         left = [source for value in operands for source in self._sources(value)]
         seen: set[Value] = set()
         while left:
@@ -121,7 +129,9 @@ class _Columns:
                 yield user.results[0]
             elif isinstance(user, tensor.DotOp) and user.accumulator is value:
                 yield user.out
-            elif not isinstance(user, _BY_ELEMENT) and not (isinstance(user, tensor.ReduceOp) and user.axis == 1):
+            elif isinstance(user, tensor.ReduceOp) and user.axis == 1:
+                self.reductions.add(user)
+            elif not isinstance(user, _BY_ELEMENT):
                 raise NotInFours
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.analysis.gluon.words import order_in_fours
 from tiledsl.certificate.algebra import BINARY, Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Env, Executor, Pointer, Step, meaning, value_meaning
 from tiledsl.dialects.tile import buffer_type
@@ -246,6 +247,15 @@ def _math(op: Operation, algebra: Algebra) -> Any:
     return algebra.math(op.attributes["function"], op.operands[0].dtype, op.results[0].dtype)
 
 
+def _reduce(op: Operation, algebra: Algebra) -> Any:
+    kind, axis, propagate_nan = (op.attributes[key] for key in ("kind", "axis", "propagate_nan"))
+    reduce = algebra.reduce(kind, axis, op.operands[0].dtype, propagate_nan)
+    if not op.attributes["in_fours"]:
+        return reduce
+    order = order_in_fours(op.operands[0].shape[axis])
+    return lambda value: reduce(value[:, order])
+
+
 def _dot(op: Operation, algebra: Algebra) -> Any:
     a, b, c = op.operands
     return algebra.dot(a.dtype, b.dtype, c.dtype, op.attributes["precision"])
@@ -284,9 +294,7 @@ _FUNCTIONS: dict[str, Callable[[Operation, Algebra], Callable[..., Any]]] = {
     "tensor.broadcast": lambda op, algebra: _moved(lambda value: np.broadcast_to(value, _result_shape(op))),
     "tensor.reshape": lambda op, algebra: _moved(lambda value: scalar(np.reshape(value, _result_shape(op)))),
     "tensor.transpose": lambda op, algebra: _moved(lambda value: np.transpose(value, op.attributes["permutation"])),
-    "tensor.reduce": lambda op, algebra: algebra.reduce(
-        op.attributes["kind"], op.attributes["axis"], op.operands[0].dtype, op.attributes["propagate_nan"]
-    ),
+    "tensor.reduce": _reduce,
     "tensor.scan": lambda op, algebra: scan(op, op.operands[0].dtype, algebra),
     "tensor.dot": _dot,
     "tensor.gather": lambda op, algebra: lambda source, at: gathered(source, at, op.attributes["axis"]),

@@ -59,7 +59,6 @@ class GluonExpressions(Expressions):
         super().__init__(variables)
         self.layouts = layouts
         self.in_words: set[Operation] = set()  # on four bytes at a time
-        self.in_fours: set[tensor.IotaOp] = set()  # along columns that come in another order
         self._wanted = ""  # the layout of the operation whose operands are being written
         self.consumer = ""  # which group of warps this is
 
@@ -131,7 +130,7 @@ class GluonExpressions(Expressions):
 
     def _columns(self, op: tensor.IotaOp, layout: str) -> Expression:
         text = f"gl.arange(0, {op.extent}, layout=gl.SliceLayout(0, {layout}))"
-        return Expression(f"{f'_in_fours({text}, {op.extent})' if op in self.in_fours else text}[None, :]")
+        return Expression(f"{f'_in_fours({text}, {op.extent})' if op.in_fours else text}[None, :]")
 
     def broadcast(self, op: tensor.BroadcastOp) -> Expression:
         inner, shape = self.value(op.source), op.out.shape

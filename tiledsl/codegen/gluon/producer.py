@@ -24,7 +24,7 @@ from tiledsl.analysis.gluon.schedule import (
     shared_axis,
 )
 from tiledsl.analysis.gluon.slices import needed_for
-from tiledsl.analysis.gluon.words import FOUR, described, loads_in_fours
+from tiledsl.analysis.gluon.words import FOUR, described
 from tiledsl.codegen.expressions import ADD, MULTIPLY
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
@@ -33,6 +33,7 @@ from tiledsl.codegen.gluon.variables import LoopVariables
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes
 from tiledsl.dialects import gluon, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS
 
 THREADS = 32 * GATHER_WARPS  # that copy rows
@@ -65,10 +66,8 @@ class ProducerWriter(SpecializedWriter):
         if self.gathered:
             self.helpers = (*self.helpers, api.LOAD_AHEAD)
         self.expressions.in_words = self._made_in_words()
-        if words and self.in_fours:
-            _, self.expressions.in_fours = loads_in_fours(launch)
-            if self.expressions.in_fours:
-                self.helpers = (*self.helpers, api.COLUMNS_IN_FOURS)
+        if any(op.in_fours for op in of_kinds(launch.body.walk(), tensor.IotaOp)):
+            self.helpers = (*self.helpers, api.COLUMNS_IN_FOURS)
 
     def _made_in_words(self) -> set[Operation]:
         """What makes operands of 8 bits of tiles that are loaded for them."""

@@ -8,6 +8,7 @@ from itertools import chain, count, takewhile
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
 from tiledsl.analysis.gluon.alternation import sums_of_groups
+from tiledsl.analysis.gluon.checks import broken
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, fits_registers
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
@@ -369,12 +370,14 @@ def _name_rings(launch: triton.LaunchOp) -> None:
                 for_registers.append([load])
             else:
                 rows.append(load)
-        order = {
-            op: n for n, op in enumerate(op for each in sorted(turn, key=lambda each: each.slot) for op in each.ops)
-        }
+        in_turn = (op for each in sorted(turn, key=lambda each: each.slot) for op in each.ops)
+        order = {inner: n for n, op in enumerate(in_turn) for inner in op.walk()}
         for load in rows:
-            last = max(order[user] for user in load.out.uses)
+            last = max((order[user] for user in load.out.uses), default=0)
             keys = [key for key in rings if order[key[1]] > last]
+            if not keys:
+                what = "no product of the turn comes behind all that reads the tile, to free its place"
+                raise broken("rings", load, what, "what reads it before the last product")
             rings[next((key for key in keys if order[key[0]] < order[load]), keys[0])].append(load)
         free = dict(known)
         stages = {op: cluster.stage for cluster in turn for op in cluster.ops}

@@ -69,12 +69,12 @@ def checked(launch: triton.LaunchOp) -> Schedule:
     for number, loop in enumerate(schedule.loops):
         if loop.runs and not ranges.below(loop.op.lower, loop.op.upper):
             what = f"value {number} of runs says that {_loop(loop.op)} has a turn, and it may have none"
-            raise _broken("turns", schedule.op, what, "false")
+            raise broken("turns", schedule.op, what, "false")
     return schedule
 
 
-def _broken(rule: str, op: Operation, what: str, instead: str = "") -> TileError:
-    """instead: what may be written."""
+def broken(rule: str, op: Operation, what: str, instead: str = "") -> TileError:
+    """The error for an operation that breaks a rule. instead: what may be written."""
     notes = [f"the rule {rule!r} of schedules: {RULES[rule]}", *([f"write {instead}"] if instead else [])]
     place = f"\n{repr(op).splitlines()[0]}" if op.loc is UNKNOWN else ""
     return TileError(f"{op.name}: {what}{place}", op.loc, notes)
@@ -91,15 +91,15 @@ def _loops(launch: triton.LaunchOp) -> list[scf.ForOp]:
 def _check_fields(launch: triton.LaunchOp) -> None:
     op, loops = schedule_of(launch), _loops(launch)
     if len(op.runs) != len(loops):
-        raise _broken("turns", op, f"runs has {len(op.runs)} values, and there are {len(loops)} loops with tiles")
+        raise broken("turns", op, f"runs has {len(op.runs)} values, and there are {len(loops)} loops with tiles")
     if op.in_turns and not have_same_turns(launch):
-        raise _broken("turns", op, "there are no consumers that have the same turns", "in_turns = false")
+        raise broken("turns", op, "there are no consumers that have the same turns", "in_turns = false")
     for loop, numbers in zip(loops, op.in_flight, strict=False):
         for number in numbers:
             if not 0 <= number < len(loop.yielded) or not isinstance(loop.yielded[number].op, tensor.DotOp):
-                raise _broken("in flight", op, f"value {number} of those that {_loop(loop)} carries is no product")
+                raise broken("in flight", op, f"value {number} of those that {_loop(loop)} carries is no product")
     if len({loop.num_stages for loop in loops}) > 1:
-        raise _broken(
+        raise broken(
             "rings", op, f"loops that share rings are {[loop.num_stages for loop in loops]} deep", "one depth"
         )
 
@@ -114,25 +114,25 @@ def _check_rings(launch: triton.LaunchOp) -> None:
             if gluon.loads_tile(op):
                 rings.setdefault(op.ring, []).append(op)
                 if not op.out.uses:
-                    raise _broken("rings", op, "nothing reads the tile")
+                    raise broken("rings", op, "nothing reads the tile")
         for name, tiles in rings.items():
             kind = [(gluon.box(load), f"{'gathered ' * gluon.gathers(load)}{load.out.dtype}") for load in tiles]
             is_inside, other = known.setdefault(name, (region is not launch.body, kind))
             if not name:
-                raise _broken("rings", tiles[0], "the tile has no ring", 'ring = "NAME"')
+                raise broken("rings", tiles[0], "the tile has no ring", 'ring = "NAME"')
             if is_inside != (region is not launch.body) or other != kind:
-                raise _broken("rings", tiles[0], f"ring {name!r} holds {_tiles(other)} elsewhere, not {_tiles(kind)}")
+                raise broken("rings", tiles[0], f"ring {name!r} holds {_tiles(other)} elsewhere, not {_tiles(kind)}")
     for op in launch.body.walk():
         if isinstance(op, tensor.DotOp) and block(op.b) is None:
-            raise _broken("rings", op, "its right operand is no tile of a ring", 'ring = "NAME" of its load')
+            raise broken("rings", op, "its right operand is no tile of a ring", 'ring = "NAME" of its load')
     places = {each for loop in loops for each in (loop.body, launch.body)}
     behind = set(dropwhile(lambda op: not any(each in loops for each in op.walk()), launch.body))
     for load in launch.body.walk():
         if gluon.loads_tile(load):
             if load.parent not in places:
-                raise _broken("rings", load, "the tile is loaded inside of a branch, or of a loop without products")
+                raise broken("rings", load, "the tile is loaded inside of a branch, or of a loop without products")
             if load in behind:
-                raise _broken("rings", load, "a tile for all turns is loaded behind a loop", "it before the loops")
+                raise broken("rings", load, "a tile for all turns is loaded behind a loop", "it before the loops")
 
 
 def _check_alternate(launch: triton.LaunchOp, schedule: Schedule) -> None:
@@ -141,13 +141,13 @@ def _check_alternate(launch: triton.LaunchOp, schedule: Schedule) -> None:
     if bool(op.alternate) != (launch.groups > 1 and any(loop.unroll == PAIR for loop in loops)):
         unrolled = ", ".join(str(loop.unroll) for loop in loops)
         what = f"groups alternate where there are 2 and loops have unroll = {PAIR}: {launch.groups} groups, {unrolled}"
-        raise _broken("alternate", op, what, "the sums of each group, or unroll = 1")
+        raise broken("alternate", op, what, "the sums of each group, or unroll = 1")
     if op.alternate:
         if len(loops) > 1 or not schedule.kept:
-            raise _broken("alternate", op, "groups alternate in one loop, before which tiles are loaded for both")
+            raise broken("alternate", op, "groups alternate in one loop, before which tiles are loaded for both")
         wrong = why_not(loops[0], op.alternate)
         if wrong is not None:
-            raise _broken("alternate", wrong[1], wrong[0])
+            raise broken("alternate", wrong[1], wrong[0])
 
 
 def _tiles(kind: list[_Kind]) -> str:
@@ -162,14 +162,14 @@ def _check_fours(launch: triton.LaunchOp, schedule: Schedule) -> None:
     for load in blocks:
         if load.in_fours != (asked and load in possible):
             can = "can" if load in possible else "cannot"
-            raise _broken("fours", load, f"a tile's rows come in fours, and these {can}")
+            raise broken("fours", load, f"a tile's rows come in fours, and these {can}")
         if load.in_fours != described(load, launch).in_fours:
-            raise _broken("fours", load, "its descriptor sees another order of rows", "in_fours = true for both")
+            raise broken("fours", load, "its descriptor sees another order of rows", "in_fours = true for both")
     ops: list[tensor.IotaOp | tensor.ReduceOp] = of_kinds(launch.body.walk(), tensor.IotaOp, tensor.ReduceOp)
     for op in ops:
         come = asked and op in possible
         if op.in_fours != come:
-            raise _broken("fours", op, f"its columns {'' if come else 'do not '}come in fours", f"in_fours = {come}")
+            raise broken("fours", op, f"its columns {'' if come else 'do not '}come in fours", f"in_fours = {come}")
 
 
 def _check_stages(schedule: Schedule) -> None:
@@ -180,7 +180,7 @@ def _check_stages(schedule: Schedule) -> None:
         other = next((loop for loop in stages if stages[loop] != first), None)
         if other is not None:
             what = f"it reads ring {name!r} in the stages {stages[other]}, and another loop in {first}"
-            raise _broken("rings", other.op, what, "the same stages, or another ring")
+            raise broken("rings", other.op, what, "the same stages, or another ring")
 
 
 def _check_readers(loop: Loop, schedule: Schedule) -> None:
@@ -191,20 +191,20 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
         products = sorted(at[op] for op in loop.products if {block(op.a), block(op.b)} & {*mine})
         if load in schedule.for_registers:
             if len(mine) > 1:
-                raise _broken("rings", load, "a tile that is read to registers shares its ring")
+                raise broken("rings", load, "a tile that is read to registers shares its ring")
             if at[load][0]:
-                raise _broken("rings", load, "a tile that is read to registers is read a turn late", "stage = 0")
+                raise broken("rings", load, "a tile that is read to registers is read a turn late", "stage = 0")
             continue
         if not products:
-            raise _broken("rings", load, "no product reads a tile of the ring, so that it is never released")
+            raise broken("rings", load, "no product reads a tile of the ring, so that it is never released")
         turned = [user for user in load.out.uses if isinstance(user, tensor.TransposeOp)]
         other = next((each for op in turned for each in op.out.uses if not isinstance(each, tensor.DotOp)), None)
         if other is not None:
-            raise _broken("rings", other, "it reads a tile that only products can read transposed")
+            raise broken("rings", other, "it reads a tile that only products can read transposed")
         first, last = products[0], products[-1]
         if is_read(load) and (at[load] > last or at[load][0] < first[0]):
             what = "something else reads the tile after the last product of its ring, or in a stage before the first's"
-            raise _broken("rings", load, what, "it before the last product, in the stage of the first")
+            raise broken("rings", load, what, "it before the last product, in the stage of the first")
 
 
 def is_read(load: gluon.TileLoad) -> bool:
@@ -219,7 +219,7 @@ def _check_results(launch: triton.LaunchOp, schedule: Schedule) -> None:
             kind = gluon.box(op), op.value.dtype
             if kind not in free:
                 where = f"{_tiles([kind])} has no place among {_tiles(free) or 'none'} that are loaded once"
-                raise _broken("results", op, where, 'ring = "results"')
+                raise broken("results", op, where, 'ring = "results"')
             free.remove(kind)
 
 
@@ -238,10 +238,10 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
             if made in at:
                 made_stage, *made_place = at[made]
                 if at[made] >= at[op]:
-                    raise _broken("order", op, f"it reads {_name(value)}, which a later cluster of the turn computes")
+                    raise broken("order", op, f"it reads {_name(value)}, which a later cluster of the turn computes")
                 crosses = made_stage < stage and handed_on.get(op) is not value
                 if crosses and made_place < place and block(value) is None and constant_of(value) is None:
-                    raise _broken(
+                    raise broken(
                         "order", op, f"it reads {_name(value)} a turn late, when the next turn has computed its own",
                         f"a slot for it before that of {made.name}",
                     )  # fmt: skip
@@ -250,15 +250,15 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
                 made_stage, *made_place = at.get(source, (0,))  # type: ignore[arg-type]
                 is_there = not stage and isinstance(source, tensor.DotOp) and made_place < place
                 if made_stage != stage and not is_there:
-                    raise _broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
+                    raise broken("order", op, f"it reads {_name(value)}, which another stage of the turn computes")
         if op.effects & Effect.WRITE and not is_addition(op):
             if stage:
-                raise _broken("order", op, "what it writes would be written a turn late", "stage = 0")
+                raise broken("order", op, "what it writes would be written a turn late", "stage = 0")
             late_effect = late_effect or op
     written = [op for op in loop.op.body if op.effects & (Effect.READ | Effect.WRITE)]
     written = [op for op in written if not gluon.loads_tile(op) and not is_addition(op)]
     if late_effect is not None and sorted(written, key=lambda op: at[op][1:]) != written:
-        raise _broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
+        raise broken("order", late_effect, "slots bring accesses of memory out of their order", "one slot for them")
 
 
 def _check_several(loop: Loop) -> None:
@@ -266,9 +266,9 @@ def _check_several(loop: Loop) -> None:
     ones, where of more than two turns there are no others. What comes before needs nothing of other turns."""
     if loop.is_skewed:
         what = "turns that are taken several at a time hold nothing back"
-        raise _broken("order", loop.op, what, "unroll = 1, or one stage")
+        raise broken("order", loop.op, what, "unroll = 1, or one stage")
     if loop.at_once not in (PAIR, AT_ONCE):
-        raise _broken("order", loop.op, f"{loop.at_once} turns are taken at a time", f"unroll = {PAIR}, or {AT_ONCE}")
+        raise broken("order", loop.op, f"{loop.at_once} turns are taken at a time", f"unroll = {PAIR}, or {AT_ONCE}")
     products, at = loop.products, loop.first_products
     first = [op for cluster in loop.clusters[: at + 1] for op in cluster.ops]
     carried = [argument for argument, value in zip(loop.op.iter_args, loop.op.yielded) if value.op in products]
@@ -282,7 +282,7 @@ def _check_several(loop: Loop) -> None:
         wrong = wrong or next(others, None)
     if wrong is not None:
         what = "of turns taken several at a time, products are one cluster, and what reads them is in later ones"
-        raise _broken("order", wrong, what, "unroll = 1, or the clusters so")
+        raise broken("order", wrong, what, "unroll = 1, or the clusters so")
 
 
 def _is_late(value: Value, op: Operation, loop: Loop) -> bool:
@@ -303,18 +303,18 @@ def _name(value: Value) -> str:
 def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
     products = [loop.op.yielded[number].op for number in loop.in_flight]
     if products and products != loop.products[-len(products) :]:
-        raise _broken(
+        raise broken(
             "in flight", loop.op, "products end in their order: only the last ones of a turn may be in flight"
         )
     for product in products:
         assert isinstance(product, tensor.DotOp)
         if loop.is_skewed or loop.at_once > 1:
             what = "a loop of two stages, or of several turns at a time, awaits all its products"
-            raise _broken("in flight", product, what)
+            raise broken("in flight", product, what)
         if dict(product.out.uses) != {loop.op.body.terminator: 1}:
-            raise _broken("in flight", product, f"{_name(product.out)} is read in the turn that issues it")
+            raise broken("in flight", product, f"{_name(product.out)} is read in the turn that issues it")
         if block(product.a) is None and not is_stored(product, schedule.warps):
-            raise _broken(
+            raise broken(
                 "in flight", product, f"its operand {_name(product.a)} is in registers that the next turn takes"
             )
 
@@ -329,7 +329,7 @@ def _check_tokens(loop: Loop, schedule: Schedule) -> None:
             if depth < needed - (other_number < number):
                 held = f"a place of ring {name!r} is released {last} turns after its tile's own"
                 waits = f"when a tile of ring {other!r} for the turn after has been awaited"
-                raise _broken("tokens", loop.op, f"{held}, {waits}; it is {depth} deep", f"num_stages = {needed}")
+                raise broken("tokens", loop.op, f"{held}, {waits}; it is {depth} deep", f"num_stages = {needed}")
 
 
 def _turns_held(ring: Ring, loop: Loop) -> tuple[int, int]:

@@ -214,9 +214,9 @@ class _Tile:
         turns = self._turns(other, periods)
         own = set(map(_key, _conditions(self.op.mask)))
         needed = [] if other.op.mask is None else list(_conditions(other.op.mask))
-        if turns <= 0 or not all(self._held(other, each, periods, own) for each in needed):
-            return 0
-        return turns if any(self._fails_before(each, turns) for each in _conditions(self.op.mask)) else 0
+        held = all(self._held(other, each, periods, own) for each in needed)
+        began = any(self._fails_before(each, turns) for each in _conditions(self.op.mask))
+        return max(turns, 0) if held and began else 0
 
     def _turns(self, other: _Tile, periods: int) -> int:
         return periods * self.period + other.late - self.late

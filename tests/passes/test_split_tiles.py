@@ -273,6 +273,16 @@ def test_what_is_known_of_a_part_is_not_computed(step: str, left: int) -> None:
     assert not shapes(lines)
 
 
+@pytest.mark.parametrize("numbers", ["%y, %r", "%r, %y"])
+def test_a_known_minimum_of_another_shape_is_computed(numbers: str) -> None:
+    lines = check(f"""{NUMBERED}
+        %v = arith.min {numbers} : tensor<64x192xint32>
+        %f = arith.cast %v : tensor<64x192xfloat32>
+        %e = arith.add %d, %f : tensor<64x192xfloat32>
+        tile.store %e, %C[%r, %k] {{guarded = true}}""")
+    assert sum("arith.min" in line for line in lines) == 2, lines
+
+
 @pytest.mark.parametrize(
     ("kind", "kept", "left", "reductions"),
     [

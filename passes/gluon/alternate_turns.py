@@ -8,13 +8,12 @@ it needs of a turn through shared memory (analysis/gluon/alternation.py).
 from __future__ import annotations
 
 from tiledsl.analysis.gluon.alternation import alternation, sums_of_groups, why_not
+from tiledsl.analysis.gluon.plan import LATENT_COLUMNS
 from tiledsl.analysis.gluon.schedule import PAIR
 from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoops, tile_loops
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.ir.core import Region, Value
 from tiledsl.passes.gluon.groups_apart import WARPS
-
-MEASURED_COLUMNS = 512  # of a sum, on an H200
 
 
 def halved_sums(body: Region) -> list[Value]:
@@ -24,7 +23,7 @@ def halved_sums(body: Region) -> list[Value]:
 
 def is_wide(body: Region) -> bool:
     """Whether sums are as wide as those of which turns in turn have been measured to be faster than all others."""
-    return {value.shape[1] for value in halved_sums(body)} == {MEASURED_COLUMNS}
+    return {value.shape[1] for value in halved_sums(body)} == {LATENT_COLUMNS}
 
 
 def alternate_turns(found: TileLoops, warps: int, left: int) -> int:

@@ -139,12 +139,16 @@ def test_a_tile_that_no_product_reads_shares_the_ring_of_the_first_that_is_read_
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tile_that_is_read_behind_all_products_has_no_ring(inside: bool) -> None:
     read = f"%late = arith.cast %w : {SCORES}"
-    branch = f"%late = scf.if %always : {SCORES} {{ {read.replace('late', 'w1')}\nscf.yield [%w1] }} {{ scf.yield [%d] }}"
+    branch = (
+        f"%late = scf.if %always : {SCORES} {{ {read.replace('late', 'w1')}\nscf.yield [%w1] }} {{ scf.yield [%d] }}"
+    )
     text = product("%acc", "", branch if inside else read, "%late").replace(
         "%row =", f"%w = triton.load_block %V[%i, %c0] {{axes = (0, 1)}} : {HALF}\n%row ="
     )
     text = '%always = arith.cmp %c0, %n {predicate = "lt"} : bool\n' + text
-    with pytest.raises(TileError, match="(?s)triton.load_block: no product of the turn comes behind .*%w = ") as refused:
+    with pytest.raises(
+        TileError, match=r"(?s)triton.load_block: no product of the turn comes behind .*%w = "
+    ) as refused:
         scheduled(text)
     assert "write what reads it before the last product" in refused.value.notes
 

@@ -139,7 +139,8 @@ class ReduceOp(Operation):
     """Combines the elements along one axis, which disappears. Kinds: REDUCTIONS.
 
     abssum and absmax take absolute values first. NaNs are dropped by max, min and absmax unless propagate_nan is set.
-    relaid: Triton is to lay out the source anew (legalize-layouts). in_fours: columns in the order of triton.load_block.
+    relaid: Triton is to lay out the source anew (legalize-layouts). in_fours: the columns in the order of
+    triton.load_block.
 
     Example: `%m = tensor.reduce %x {kind = "max", axis = 1} : tensor<128xfloat32>`
     """

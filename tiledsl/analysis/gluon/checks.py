@@ -99,9 +99,7 @@ def _check_fields(launch: triton.LaunchOp) -> None:
             if not 0 <= number < len(loop.yielded) or not isinstance(loop.yielded[number].op, tensor.DotOp):
                 raise broken("in flight", op, f"value {number} of those that {_loop(loop)} carries is no product")
     if len({loop.num_stages for loop in loops}) > 1:
-        raise broken(
-            "rings", op, f"loops that share rings are {[loop.num_stages for loop in loops]} deep", "one depth"
-        )
+        raise broken("rings", op, f"loops that share rings are {[loop.num_stages for loop in loops]} deep", "one depth")
 
 
 def _check_rings(launch: triton.LaunchOp) -> None:
@@ -303,9 +301,7 @@ def _name(value: Value) -> str:
 def _check_in_flight(loop: Loop, schedule: Schedule) -> None:
     products = [loop.op.yielded[number].op for number in loop.in_flight]
     if products and products != loop.products[-len(products) :]:
-        raise broken(
-            "in flight", loop.op, "products end in their order: only the last ones of a turn may be in flight"
-        )
+        raise broken("in flight", loop.op, "products end in their order: only the last ones of a turn may be in flight")
     for product in products:
         assert isinstance(product, tensor.DotOp)
         if loop.is_skewed or loop.at_once > 1:

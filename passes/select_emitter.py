@@ -85,10 +85,10 @@ class SelectEmitter(Pass):
 
     Columns that are sums of powers of two are divided into these (split_tiles), so that each part has a product. The
     block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results
-    are stored by TMA where their indices allow it. Suitable loops are those of attention (gluon/softmax_loops.py), and
-    those that accumulate products, or add something computed from each product (gluon/tiled_products.py). Other loops
-    of several products are run in order by one group of all warps (gluon/ordered_loops.py), which has no parts; it
-    divides the columns of products that have too few rows, and stores results of each turn.
+    are stored by TMA where their indices allow it. Suitable loops are those of attention and those that accumulate
+    products, or add something computed from each product (gluon/tiled_products.py). Other loops of several products are
+    run in order by one group of all warps, which has no parts; it divides the columns of products that have too few
+    rows, and stores results of each turn.
 
     backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is estimated to gain a tenth or more
                (analysis/gluon/estimate.py). The reason why a kernel stays in Triton is logged and, on a device that
@@ -107,7 +107,6 @@ class SelectEmitter(Pass):
                same rows twice or products are added to memory; then "alternate" first, for sums of 512 columns.
     rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
                to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
-
     additions: how many additions of a tile to memory may be on their way, 1 or, where shared memory has the places, 2.
 
     Needs:   promote-buffers. Runs before guard-accesses, since TMA itself reads 0 outside of a buffer.

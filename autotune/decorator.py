@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
 
 _log = logging.getLogger("tiledsl")
-Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 
 
 class AutotunedFunction(InGraphs):

@@ -78,7 +78,6 @@ class Bits:
         self.index = reference_index(problem.configs, problem.options.reference_config)
         self.reference = trials[self.index]
         self.runs_here = problem.target.runs_here
-        self._programs: dict[int, BitClass] = {}
         if self.reference.status not in ("new", "ok"):
             raise no_reference(self.mode, self.reference)
         try:

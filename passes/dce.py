@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import reached
+from tiledsl.analysis.dependence import reached, read_by
 from tiledsl.dialects.scf import ForOp
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -29,13 +29,13 @@ def drop_dead_iter_args(op: ForOp) -> bool:
     start = [terminator.operands[index] for index in alive]
     for inner in op.body:
         if inner is not terminator and not is_removable(inner):
-            start += _outer_operands(inner)
+            start += read_by(inner)
     positions = {arg: index for index, arg in enumerate(op.iter_args)}
 
     def sources(value: Value) -> list[Value]:
         if value in positions:
             return [terminator.operands[positions[value]]]
-        return _outer_operands(value.op) if value.op is not None and value.op.parent is op.body else []
+        return read_by(value.op) if value.op is not None and value.op.parent is op.body else []
 
     alive.update(positions[value] for value in reached(start, sources) if value in positions)
     dead = [index for index in range(len(op.results)) if index not in alive]
@@ -43,10 +43,6 @@ def drop_dead_iter_args(op: ForOp) -> bool:
         return False
     remove_iter_args(op, dead)
     return True
-
-
-def _outer_operands(op: Operation) -> list[Value]:
-    return [value for inner in op.walk() for value in inner.operands]
 
 
 def remove_iter_args(op: ForOp, positions: list[int]) -> None:

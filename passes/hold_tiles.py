@@ -9,9 +9,10 @@ from math import prod
 from typing import Any
 
 from tiledsl.analysis.affine import form_interval, linear_form
-from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.dependence import operands_of, reached, stripped
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.linear import LinearForm, constant_form
+from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -19,7 +20,6 @@ from tiledsl.dialects.gluon import has_gluon, targets_gluon
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import ELEMENTS
 from tiledsl.math_functions import MATH_FUNCTIONS
 
 WARP = 32
@@ -75,9 +75,9 @@ def _hold(launch: triton.LaunchOp, most: int, more: Sequence[tuple[str, str]]) -
     if (constant_of(loop.lower), constant_of(loop.step)) != (0, 1):
         return
     writes: list[triton.StoreOp | triton.AtomicOp] = of_kinds(ops, triton.StoreOp, triton.AtomicOp)
-    written = {_root(op.pointer) for op in writes}
+    written = {_root(op) for op in writes}
     loads = [op for op in of_kinds(loop.body, triton.LoadOp) if prod(op.out.shape) >= launch.warps * WARP]
-    tiles = [_Tile(op, loop, launch) for op in loads if _root(op.pointer) not in written]
+    tiles = [_Tile(op, loop, launch) for op in loads if _root(op) not in written]
     moving = [each for each in tiles if each.step]
     leading = [each for each in moving if not any(map(each.turns_behind, moving))]
     rings = {each: (each, 0) for each in moving}
@@ -88,7 +88,7 @@ def _hold(launch: triton.LaunchOp, most: int, more: Sequence[tuple[str, str]]) -
     size = 0
     for ring in {first for first, _ in rings.values()}:
         places = loop.num_stages + max(behind for first, behind in rings.values() if first is ring)
-        size += places * prod(ring.op.out.shape) * ELEMENTS[ring.op.out.dtype].bits // 8
+        size += places * tensor_bytes(ring.op.out)
     if all(behind == 0 for _, behind in rings.values()):
         return
     if size > most:
@@ -109,7 +109,7 @@ def _begins_apart(launch: triton.LaunchOp, loop: scf.ForOp) -> bool:
     if before is None or not all(isinstance(each.op, tile.AllocOp) for each in before.arguments):
         return False
     first = [*takewhile(lambda op: op is not loop, launch.body), *(op for op in loop.body if getattr(op, "ring", ""))]
-    read = {_root(op.pointer) for op in of_kinds(first, triton.LoadOp)}
+    read = {_root(op) for op in of_kinds(first, triton.LoadOp)}
     given = {inner for inner, outer in zip(launch.body.args, launch.arguments) if outer in before.arguments}
     return not read & given and not of_kinds(first, triton.StoreOp, triton.AtomicOp, scf.ForOp, scf.WhileOp, scf.IfOp)
 
@@ -148,10 +148,8 @@ def _are_apart(ops: Sequence[Operation]) -> bool:
     return max(map(len, shapes)) <= 2 and parts and not rows & columns and len(columns) == len(whole)
 
 
-def _root(pointer: Value) -> Value:
-    while isinstance(pointer.op, triton.AddPtrOp):
-        pointer = pointer.op.pointer
-    return pointer
+def _root(op: triton.LoadOp | triton.StoreOp | triton.AtomicOp) -> Value:
+    return stripped(op.pointer, triton.AddPtrOp)
 
 
 class _Tile:
@@ -204,7 +202,7 @@ class _Tile:
 
     def turns_behind(self, other: _Tile) -> int:
         """How many turns before the other one had what this one loads; 0 if it is not known to have."""
-        if _root(self.op.pointer) is not _root(other.op.pointer) or self.op.out.type != other.op.out.type:
+        if _root(self.op) is not _root(other.op) or self.op.out.type != other.op.out.type:
             return 0
         now = self._moved(other, other.offset, 0)
         apart = None if self.period != other.period or now is None else now.plus(self.offset, -1)

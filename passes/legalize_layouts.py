@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 from tiledsl.analysis.dependence import handed_on, operands_of, reached
 from tiledsl.analysis.picks import Pick, pick_of
+from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.analysis.ranges import Ranges, owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -140,7 +141,7 @@ def _gather_pick(pick: Pick) -> bool:
     extent, ends = source.shape[op.axis], Ranges().of(place)
     if op.kind != "sum" or ends.lo < 0 or ends.hi >= extent:
         return False
-    if prod(source.shape) * ELEMENTS[source.dtype].bits // 8 > _MOST_GATHERED:
+    if tensor_bytes(source) > _MOST_GATHERED:
         return False
     builder, outer, inner = Builder.at(op), source.shape[: op.axis], source.shape[op.axis + 1 :]
     around = tensor.IotaOp(axis=0, extent=prod(outer), result_types=[TensorType((prod(outer), 1), "int32")])

@@ -12,7 +12,14 @@ from tiledsl.analysis.dependence import ancestors, reached, stripped
 from tiledsl.analysis.held_tiles import held_at
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.loops import trip_count
-from tiledsl.analysis.product_loops import WARPGROUP, Load, is_read_both_ways, is_read_in_place, outlasts_iteration
+from tiledsl.analysis.product_loops import (
+    WARPGROUP,
+    Load,
+    is_read_both_ways,
+    is_read_in_place,
+    outlasts_iteration,
+    tensor_bytes,
+)
 from tiledsl.analysis.ranges import Ranges, owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -22,7 +29,6 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS
 from tiledsl.launch_options import MOST_STAGES
 from tiledsl.passes.unused_options import changed, remark_unused
 
@@ -234,7 +240,7 @@ def _accumulates(dot: tensor.DotOp, loop: scf.ForOp) -> bool:
 
 
 def _bytes(tiles: Iterable[Value]) -> int:
-    return sum(prod(each.shape) * ELEMENTS[each.dtype].bits // 8 for each in tiles)
+    return sum(map(tensor_bytes, tiles))
 
 
 def _needs_no_pipeline(loop: scf.ForOp) -> bool:

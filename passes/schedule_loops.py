@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, count, takewhile
 
-from tiledsl.analysis.dependence import handed_on, operands_of, reached, stripped
+from tiledsl.analysis.dependence import handed_on, operands_of, reached, read_by, stripped
 from tiledsl.analysis.gluon.alternation import sums_of_groups
 from tiledsl.analysis.gluon.checks import broken
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, fits_registers
@@ -233,7 +233,7 @@ def _in_order(loop: TileLoop, skew: bool) -> None:
         place({value.op for value in reached(product.operands, read_for)} | {product})
     loads = [op for op in left if op.effects & Effect.READ]
     place(needed_for(value for op in loads for value in op.operands) | {*loads})
-    read = {value for op in placed for each in op.walk() for value in each.operands}
+    read = {value for op in placed for value in read_by(op)}
     flying = [product.out for product in products if product.out not in read]
     waiting = dependent_on([*flying, *(value for op in loads for value in op.results)], body)
     place({op for op in left if op not in waiting})
@@ -280,7 +280,7 @@ def _is_used_last(first: tensor.DotOp, ops: Sequence[Operation]) -> bool:
 
     held = {*reached([first.out], computed)}
     behind = takewhile(lambda op: not isinstance(op, tensor.DotOp), reversed(ops))
-    return any(value in held for op in behind for each in op.walk() for value in each.operands)
+    return any(value in held for op in behind for value in read_by(op))
 
 
 def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -> None:
@@ -291,7 +291,7 @@ def _one_ahead(loop: scf.ForOp, first: tensor.DotOp, ops: Sequence[Operation]) -
     needed = {value.op for value in reached(first.operands, read_for)} | {first}
     ahead, late = [op for op in ops if op in needed], [op for op in ops if op not in needed]
     copied = {op for op in ahead if op is not first and not gluon.loads_tile(op)}
-    read = [value for op in late for each in op.walk() for value in each.operands]
+    read = [value for op in late for value in read_by(op)]
     again = {value.op for value in reached(read, lambda value: operands_of(value) if value.op in copied else [])}
     own: dict[Value, Value] = {}
     for op in [op for op in ahead if op in copied & again]:

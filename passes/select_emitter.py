@@ -15,7 +15,7 @@ from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.estimate import LEAST_GAIN, WARP, Launch, gain
 from tiledsl.analysis.gluon.gathers import GATHERED, has_whole_rows
 from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
-from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, prepared
+from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, other_readers, prepared
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.tile_loops import (
     ITEM,
@@ -411,8 +411,7 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     loads |= dict.fromkeys(op for op in of_kinds(kernel.walk(), tile.LoadOp) if op in for_registers)
     ranges = Ranges.around(kernel)
     for load in loads:
-        users = {user for user in load.out.uses if not isinstance(user, (tensor.DotOp, tensor.TransposeOp))}
-        if not users <= for_registers:
+        if not for_registers.issuperset(other_readers(load)):
             raise NotRecognised("a product's operand is used for something else", load)
         try:
             if load.mask is not None or (load.other is not None and constant_of(load.other) != 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.digit_axes import digit_axes
@@ -144,6 +145,14 @@ def selected(builder: Builder, condition: Value, on_true: Value, on_false: Value
     return builder.insert(arith.SelectOp(condition, on_true, on_false)).result
 
 
+@overload
+def both(builder: Builder, first: Value | None, second: Value) -> Value: ...
+
+
+@overload
+def both(builder: Builder, first: Value | None, second: Value | None) -> Value | None: ...
+
+
 def both(builder: Builder, first: Value | None, second: Value | None) -> Value | None:
     """The conjunction of two masks; None is no condition."""
     if first is None or second is None or first is second:
@@ -167,12 +176,12 @@ def nothing(builder: Builder, dtype: str) -> Value:
     return builder.constant(-0.0 if has_sign else arith.as_constant(0, dtype), with_shape((), dtype))
 
 
-def exact_sum(builder: Builder, value: Value, axis: int, *, keep: bool = False) -> Value:
-    """The sum along an axis where all elements but one at most are `nothing`, so that it is that one's bits."""
+def exact_sum(builder: Builder, value: Value, axis: int) -> Value:
+    """The sum along an axis, kept as 1, where all elements but one at most are `nothing`: that one's bits."""
     if value.dtype == "bool":
-        return reduced(builder, value, "or", axis, keep=keep)
+        return reduced(builder, value, "or", axis, keep=True)
     wide = converted(builder, value, "float16") if value.dtype.startswith("float8") else value
-    return converted(builder, reduced(builder, wide, "sum", axis, keep=keep), value.dtype)
+    return converted(builder, reduced(builder, wide, "sum", axis, keep=True), value.dtype)
 
 
 def bitcast(builder: Builder, value: Value, dtype: str) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.affine import INDEX_DTYPES, form_interval, linear_form
-from tiledsl.analysis.dependence import ancestors, handed_on, is_made_in, reached
+from tiledsl.analysis.dependence import ancestors, handed_on, is_made_in, reached, read_by
 from tiledsl.analysis.implications import Known
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
 from tiledsl.analysis.picks import pick_of
@@ -255,7 +255,7 @@ class _Turn:
                 return []
             if isinstance(op, scf.IfOp):
                 return [op.condition, *map(self.source, handed_on(value))]
-            return [self.source(each) for inner in op.walk() for each in inner.operands]
+            return [*map(self.source, read_by(op))]
 
         found = {value.op for value in reached(values, operands)}
         return [op for op in self.loop.body.walk() if op in found]

@@ -185,16 +185,6 @@ def test_files_of_this_user_and_of_root_are_the_users_own(tmp_path: Path, monkey
                 read_file(file, own=True)
 
 
-def test_a_file_of_more_than_64_mebibytes_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "large"
-    path.touch()
-    os.truncate(path, 1 << 26)
-    assert len(read_file(path)) == 1 << 26
-    os.truncate(path, (1 << 26) + 1)
-    with pytest.raises(ValueError, match="too large, 67108865 bytes"):
-        read_file(path)
-
-
 def test_lines_go_to_the_end_of_a_file(tmp_path: Path, umask: int) -> None:
     file = tmp_path / "lines"
     for lines in (b"1\n", b"2\n3\n", b"4"):

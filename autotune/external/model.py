@@ -99,10 +99,10 @@ def config_at(path: Path, key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def whole_number(path: Path, key: str, text: str, least: int = 1) -> int:
+def whole_number(path: Path, key: str, text: str) -> int:
     """The number that a key names."""
-    if not text.isascii() or not text.isdecimal() or int(text) < least:
-        raise damaged(path, key, f"{text!r} is no whole number from {least} on")
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise damaged(path, key, f"{text!r} is no whole number from 1 on")
     return int(text)
 
 

@@ -25,10 +25,6 @@ FIRST = 5
 TARGET = Target("cuda", 90)
 
 
-class Asked(Exception):
-    """Ends a candidate's preparation: what it would tune is known."""
-
-
 def asked(row: Row) -> tuple[Any, dict[str, Any], list[Mapping[str, Any]]]:
     """The function, bound arguments and configurations of what a row tunes longest: the last thing that it tunes."""
     found: list[Any] = []

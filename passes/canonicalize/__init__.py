@@ -378,16 +378,16 @@ def drop_known_mask(op: tile.AtomicOp | triton.AtomicOp, rw: Rewriter) -> bool:
     if not known:
         rw.replace(op, [rw.constant(as_constant(0, op.out.dtype), op.out.type)])
         return True
-    return _drop_mask(op, rw)
+    return _drop_mask(op)
 
 
 @pattern(tile.LoadOp, tile.StoreOp)
 def drop_true_mask(op: tile.LoadOp | tile.StoreOp, rw: Rewriter) -> bool:
     # load mask=true  ==>  load
-    return op.mask is not None and constant_of(op.mask) is True and _drop_mask(op, rw)
+    return op.mask is not None and constant_of(op.mask) is True and _drop_mask(op)
 
 
-def _drop_mask(op: Any, rw: Rewriter) -> bool:
+def _drop_mask(op: Any) -> bool:
     """Take the mask away, unless its shape is the access's."""
     shapes = [value.shape for value in op.operands if not isinstance(value.type, BufferType)]
     others = [value.shape for value in op.operands if value is not op.mask and not isinstance(value.type, BufferType)]

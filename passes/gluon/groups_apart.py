@@ -5,7 +5,7 @@ They exchange what products read of others' rows, computed operands, through sha
 
 from __future__ import annotations
 
-from tiledsl.analysis.gluon.schedule import block, share, shared_axis
+from tiledsl.analysis.gluon.schedule import block, other_readers, share, shared_axis
 from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoops
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.ir.core import Region, Value
@@ -38,10 +38,9 @@ def divide_among_groups(body: Region, found: TileLoops, warps: int) -> None:
             raise NotRecognised(
                 "of a product whose columns are divided among groups of warps something is computed", op
             )
-        if isinstance(op, tile.LoadBlockOp) and op.out.shape[0] > 1:
-            others = [user for user in op.out.uses if not isinstance(user, (tensor.DotOp, tensor.TransposeOp))]
-            if others:
-                raise NotRecognised("groups of warps that run apart read loaded tiles in products alone", others[0])
+        others = other_readers(op) if isinstance(op, tile.LoadBlockOp) and op.out.shape[0] > 1 else []
+        if others:
+            raise NotRecognised("groups of warps that run apart read loaded tiles in products alone", others[0])
     for product in found.products:
         columns = product.out.shape[1] // GROUPS * ELEMENTS[product.b.dtype].bits // 8
         if product.out.shape in by_columns and columns < _SWIZZLED:

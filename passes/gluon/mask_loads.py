@@ -10,6 +10,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.passes.dce import erase_unused
+from tiledsl.passes.tile_values import both
 
 
 def mask_loads(body: Region) -> None:
@@ -54,7 +55,5 @@ def _mask(load: tile.LoadOp, condition: Value) -> bool:
         if any(each.effects & (Effect.WRITE | Effect.ORDERED) for op in between for each in op.walk()):
             return False
         load.move_before(ops[ops.index(condition.op) + 1])
-    at = Builder.at(load)
-    mask = condition if load.mask is None else at.insert(arith.AndOp(load.mask, condition)).result
-    load.set_field("mask", [mask])
+    load.set_field("mask", [both(Builder.at(load), load.mask, condition)])
     return True

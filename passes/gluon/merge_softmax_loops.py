@@ -21,6 +21,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.index_arithmetic import insert_or_fold
+from tiledsl.passes.tile_values import both
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ class _Merge:
             inside = reached[number - 1] if number else None
             if number < len(reached):
                 before = at.insert(arith.NotOp(reached[number])).result
-                inside = before if inside is None else at.insert(arith.AndOp(inside, before)).result
+                inside = both(at, inside, before)
             assert inside is not None
             condition = inside if condition is None else at.insert(arith.OrOp(condition, inside)).result
         assert condition is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
+from tiledsl.analysis.block_access import root_buffer
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import scf, thread, tile
@@ -16,12 +17,13 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.types import BufferType
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.merge_roles.accesses import accesses_of
 from tiledsl.passes.merge_roles.emit import Emitter
 from tiledsl.passes.merge_roles.order import Item, Keys, Merger, region_of
 from tiledsl.passes.merge_roles.parts import divide_tiles, multiplies_parts, takes_parts
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Threads, find_roles, steps_of
 from tiledsl.passes.merge_roles.shares import dissolve, fill_together
-from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World, accesses_of, root
+from tiledsl.passes.merge_roles.simulate import Before, Reads, Undefined, World
 from tiledsl.passes.merge_roles.turns import take_last_turns
 from tiledsl.passes.merge_roles.versions import drop_versions, versions
 from tiledsl.passes.unroll_loops import unroll
@@ -127,7 +129,7 @@ class _Order:
 def _order(kernel: tile.KernelOp, roles: Sequence[Role]) -> _Order:
     """The order in which most versions take turns, of those that let each role in turn go first."""
     changed = {buffer for op in kernel.walk() for buffer, _, writes in accesses_of(op) if writes}
-    written = {value for op in kernel.walk() for value in op.operands if root(value) in changed}
+    written = {value for op in kernel.walk() for value in op.operands if root_buffer(value) in changed}
     best: _Order | None = None
     failure: TileError | None = None
     for priority in _priorities(roles):

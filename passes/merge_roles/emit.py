@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import arith, scf, thread, tile
 from tiledsl.dialects.arith import constant_of
@@ -13,9 +14,10 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32
+from tiledsl.passes.merge_roles.accesses import accesses_of
 from tiledsl.passes.merge_roles.order import Fused, Item, Keys
 from tiledsl.passes.merge_roles.roles import BARRIER_OPS, Role, Step, steps_of
-from tiledsl.passes.merge_roles.simulate import accesses_of
+from tiledsl.passes.tile_values import both
 
 _REGISTERS = ("local", "fragment")
 
@@ -307,8 +309,7 @@ def _among(builder: Builder, index: Value, threads: Sequence[int]) -> Value:
 def _where(masked: Value, made: Operation, place: Region) -> Operation:
     """An operation that is done where a condition holds: a load, whose value is used behind it, has it as its mask."""
     if isinstance(made, tile.LoadOp):
-        mask = masked if made.mask is None else Builder(place).insert(arith.AndOp(made.mask, masked)).result
-        made.set_field("mask", [mask])
+        made.set_field("mask", [both(Builder(place), made.mask, masked)])
         return made
     branch = scf.IfOp(masked, regions=[Region(), Region()], loc=made.loc)
     branch.regions[0].insert(made)
@@ -361,4 +362,4 @@ def _touches(op: Operation, index: Value) -> bool:
             return False
         return any(isinstance(user, tile.StoreOp) and any(map(depends, user.operands)) for user in made.buffer.uses)
 
-    return any(depends(value) for inner in op.walk() for value in inner.operands)
+    return any(map(depends, read_by(op)))

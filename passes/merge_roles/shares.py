@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from tiledsl.analysis.block_access import root_buffer
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import indices_of
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.merge_roles.simulate import accesses_of, root
+from tiledsl.passes.merge_roles.accesses import accesses_of
 
 _MOST_POINTS = 1 << 20
 
@@ -108,7 +109,7 @@ class _Nest:
         found = [each for op in between for inner in op.walk() for each in accesses_of(inner)]
         outside = tile.buffer_type(load.buffer).scope == "global"  # a tensor may have several names
         return not any(
-            writes and (each is root(load.buffer) or outside and tile.buffer_type(each).scope == "global")
+            writes and (each is root_buffer(load.buffer) or outside and tile.buffer_type(each).scope == "global")
             for each, _, writes in found
         )
 
@@ -171,13 +172,11 @@ class _Nest:
             if step != unit:
                 return None
             unit *= digit.size
-        if not self._adds_up(index, variables, digits, {digit: step for step, digit in steps}):
+        if not self._adds_up(index, variables, {digit: step for step, digit in steps}):
             return None
         return _Place(tuple(digit for _, digit in steps))
 
-    def _adds_up(
-        self, index: Value, variables: Sequence[Value], digits: Sequence[_Digit], steps: Mapping[_Digit, int]
-    ) -> bool:
+    def _adds_up(self, index: Value, variables: Sequence[Value], steps: Mapping[_Digit, int]) -> bool:
         """Whether the index is the sum of its digits' steps, at every point."""
         for point in product(*(range(self.sizes[each]) for each in variables)):
             at = dict(zip(variables, point, strict=True))

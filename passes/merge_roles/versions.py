@@ -10,7 +10,8 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import BufferType
-from tiledsl.passes.merge_roles.simulate import Event, covers, overlap
+from tiledsl.passes.merge_roles.accesses import covers, overlap
+from tiledsl.passes.merge_roles.simulate import Event
 
 
 def versions(kernel: tile.KernelOp, events: Sequence[Event]) -> dict[Value, bool]:

@@ -16,7 +16,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float
 from tiledsl.passes.pad_tiles.reshape import keeps_order, reshape_by_gather
-from tiledsl.passes.tile_values import converted
+from tiledsl.passes.tile_values import both, converted
 
 MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
 LEAST_DOT = 16  # inner dimension, of 16-bit elements; min_dot_size in triton/backends/nvidia/compiler.py. AMD's is 1
@@ -161,7 +161,7 @@ class _Padder:
             if mask is not None and self.padding.of(mask, axis) is False:
                 continue
             inside = self._inside(len(shape), axis, size)
-            condition = inside if condition is None else Builder.at(op).insert(arith.AndOp(condition, inside)).result
+            condition = both(Builder.at(op), condition, inside)
         if condition is not None:
             op.set_field("mask", [condition])
 
@@ -177,7 +177,7 @@ class _Padder:
             if type(held) is type(number) and held == number:
                 continue
             inside = self._inside(len(shape), axis, size)
-            condition = inside if condition is None else builder.insert(arith.AndOp(condition, inside)).result
+            condition = both(builder, condition, inside)
         if condition is None:
             return value
         fill = builder.constant(number, ScalarType(value.dtype))

@@ -9,6 +9,7 @@ from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ScalarType, TensorType
+from tiledsl.passes.tile_values import both
 
 Sizes = Callable[[int], int]
 
@@ -74,7 +75,7 @@ def reshape_by_gather(op: tensor.ReshapeOp, source: Sequence[int], target: Seque
         if padded(size) != size:
             limit = builder.constant(size, ScalarType("int32"))
             inside = builder.insert(arith.CmpOp(coordinate, limit, predicate="lt")).result
-            valid = inside if valid is None else builder.insert(arith.AndOp(valid, inside)).result
+            valid = both(builder, valid, inside)
     assert position is not None
     # and from there where it stands in the padded source
     index: Value | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiledsl.analysis.dependence import ancestors, operands_of, reached
+from tiledsl.analysis.dependence import ancestors, operands_of, reached, read_by
 from tiledsl.analysis.parallel_locals import is_in_parallel
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -134,7 +134,7 @@ def _split(parallel: tile.ParallelOp, loop: scf.ForOp) -> bool:
 
 def _needed(part: list[Operation], makers: dict[Value, Operation]) -> list[Operation]:
     """The operations, in order, that compute what a part takes from `makers`."""
-    wanted = reached([value for op in part for inner in op.walk() for value in inner.operands], operands_of)
+    wanted = reached([value for op in part for value in read_by(op)], operands_of)
     return sorted({makers[value] for value in wanted if value in makers}, key=lambda op: op.order)
 
 

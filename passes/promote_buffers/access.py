@@ -121,7 +121,7 @@ def _load(builder: Builder, source: Value, indices: Sequence[Value], shape: Shap
     general = [dim for dim, index in enumerate(kinds) if index.kind == "general"]
     axes = [index.axis for index in kinds if index.kind != "general"]
     if general:
-        source, merged = _take_general(builder, source, kinds, general, shape)
+        source, merged = _take_general(builder, source, kinds, general)
         axes = [*axes, *merged]
         extents = [source.shape[dim] for dim in range(len(kinds) - len(general))] + [shape[axis] for axis in merged]
         source = reshaped(builder, source, tuple(extents))
@@ -136,7 +136,7 @@ def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:
     if extent == 1:
         return source
     hit = compared(builder, iota(builder, len(source.shape), dim, extent), "eq", index)
-    return exact_sum(builder, selected(builder, hit, source, nothing(builder, source.dtype)), dim, keep=True)
+    return exact_sum(builder, selected(builder, hit, source, nothing(builder, source.dtype)), dim)
 
 
 def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Value:
@@ -194,9 +194,7 @@ def _walk(builder: Builder, rank: int, dim: int, size: int, index: Index) -> Val
     return builder.insert(arith.AddOp(place, builder.constant(index.offset, INT32))).result
 
 
-def _take_general(
-    builder: Builder, source: Value, kinds: list[Index], general: list[int], shape: Shape
-) -> tuple[Value, list[int]]:
+def _take_general(builder: Builder, source: Value, kinds: list[Index], general: list[int]) -> tuple[Value, list[int]]:
     """Gather along the dimensions with general indices, merged into the last; also the result's axes merged there."""
     plain = [dim for dim in range(len(kinds)) if dim not in general]
     axes = [kinds[dim].axis for dim in plain]

@@ -9,6 +9,7 @@ from math import prod
 
 from tiledsl.analysis.affine import bounds, linear_form
 from tiledsl.analysis.block_access import root_buffer
+from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import arith, scf, tensor, thread, tile
 from tiledsl.errors import TileError
@@ -96,7 +97,7 @@ class Block:
         if isinstance(op, tile.WriteOp) and op.buffer in self.private:
             self._fill(op, builder, mask)
             return
-        for old in {value for inner in op.walk() for value in inner.operands}:
+        for old in {*read_by(op)}:
             if old in self.private or self._mapped(old).shape != old.shape:
                 name = old.name or "a value in it"
                 raise TileError(
@@ -240,7 +241,7 @@ def last_writer(
                 chosen = selected(builder, mask, here, builder.constant(-1, INT32))
                 last = reduced(builder, chosen, "max", axis, keep=True)
             only = compared(builder, here, "eq", last)
-            value = exact_sum(builder, selected(builder, only, value, nothing(builder, value.dtype)), axis, keep=True)
+            value = exact_sum(builder, selected(builder, only, value, nothing(builder, value.dtype)), axis)
         if mask is not None and varies(mask, axis):
             somewhere = prod(mask.shape) == mask.shape[axis] and threads_where(mask)
             mask = None if somewhere else reduced(builder, mask, "or", axis, keep=True)

@@ -62,7 +62,7 @@ def one_writer(
             raise race(op)
         value = selected(builder, mask, value, nothing(builder, value.dtype))
         for axis in summed:
-            value = exact_sum(builder, value, axis, keep=True)
+            value = exact_sum(builder, value, axis)
             mask = reduced(builder, mask, "or", axis, keep=True)
     return one_element(builder, value, place, mask)
 

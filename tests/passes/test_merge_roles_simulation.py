@@ -34,8 +34,9 @@ from tests.passes.waiting_roles import (
 )
 from tiledsl.dialects import arith, tile
 from tiledsl.passes.merge_roles import _RUNS
+from tiledsl.passes.merge_roles.accesses import covers, overlap
 from tiledsl.passes.merge_roles.order import Keys
-from tiledsl.passes.merge_roles.simulate import Reads, World, covers, overlap
+from tiledsl.passes.merge_roles.simulate import Reads, World
 
 COPY = f"tile.copy %X, %s {WHOLE}"
 BACK = f"tile.copy %s, %Y {WHOLE}"

@@ -29,6 +29,11 @@ def operands_of(value: Value) -> list[Value]:
     return [] if value.op is None else list(value.op.operands)
 
 
+def read_by(op: Operation) -> list[Value]:
+    """What an operation reads, in its regions too."""
+    return [value for inner in op.walk() for value in inner.operands]
+
+
 def stripped(value: Value, *kinds: type[Operation]) -> Value:
     """The value that operations of these kinds, one after the other, take first: what is reshaped, cast, moved."""
     while isinstance(value.op, kinds):

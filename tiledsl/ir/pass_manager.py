@@ -163,6 +163,6 @@ class PassManager:
         return PassFailure(failing.spec, error, path, whose, before.root.loc)
 
 
-def parse_program(text: str, target: Any = None, file: str = "<ir>") -> Program:
+def parse_program(text: str, target: Any = None) -> Program:
     """A program from its IR text, verified. Raises TileError for text that is not valid IR."""
-    return Program(Parser(text, file).verified(), target)
+    return Program(Parser(text, "<ir>").verified(), target)

@@ -76,13 +76,13 @@ def occupancy_limit(target: Target, num_warps: int, registers: int | None, share
     return limits[limiting], limiting
 
 
-def run_tool(tool: str, arguments: list[str], binary: bytes, suffix: str = ".cubin") -> str | None:
+def run_tool(tool: str, arguments: list[str], binary: bytes) -> str | None:
     """What a CUDA tool bundled with Triton ("cuobjdump", "nvdisasm") prints about a binary; None if it cannot run."""
     try:
         from triton import knobs
 
         path = getattr(knobs.nvidia, tool).path
-        with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(binary)
             file.flush()
             done = subprocess.run([path, *arguments, file.name], capture_output=True, text=True, timeout=120)

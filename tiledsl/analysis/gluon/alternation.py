@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import reached
-from tiledsl.analysis.gluon.schedule import ROWS_OF_WARPS, block, ending_in, in_order
+from tiledsl.analysis.dependence import reached, read_by
+from tiledsl.analysis.gluon.schedule import ROWS_OF_WARPS, block, ending_in, in_order, other_readers
 from tiledsl.analysis.gluon.tile_loops import TileLoop, dependent_on, read_for
 from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.ir.core import Effect, Operation, Value
@@ -125,7 +125,7 @@ def _reasons(loop: scf.ForOp, sums: Sums, found: Alternation) -> Iterator[tuple[
     yield from _products(loop, found)
     after = {op for product in found.first for op in (product, *dependent_on([product.out], loop.body))}
     for op in [op for op in loop.body if any(op in each for each in found.heard) and op not in found.sums]:
-        tiles = [value for value in _read_by(op) if value.op in after and len(value.shape) == 2 and value.shape[1] > 1]
+        tiles = [value for value in read_by(op) if value.op in after and len(value.shape) == 2 and value.shape[1] > 1]
         if op in found.first or tiles and op not in found.told:
             yield "it is computed of a tile that one group alone has, and both need it", op
     region = loop.parent
@@ -157,10 +157,5 @@ def _tiles(loop: scf.ForOp, found: Alternation) -> Iterator[tuple[str, Operation
         of_place |= {n for n, summed in enumerate(found.summed) for op in readers if op in summed}
         if len(of_place) > 1:
             yield "a tile is read for the sums of both groups, of which one would release it", load
-        if not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses):
+        if other_readers(load):
             yield "a tile of a turn is read by something else than products", load
-
-
-def _read_by(op: Operation) -> list[Value]:
-    """What an operation reads, inside of branches too."""
-    return [value for each in op.walk() for value in each.operands]

@@ -8,10 +8,10 @@ instances of these events, so that what holds for the steady loop holds for any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import dropwhile
 from typing import TypeAlias
 
+from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.gluon.alternation import why_not
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
@@ -24,6 +24,7 @@ from tiledsl.analysis.gluon.schedule import (
     is_only_added_to,
     is_scheduled,
     is_stored,
+    other_readers,
     schedule_of,
 )
 from tiledsl.analysis.gluon.slices import only_for_loads
@@ -200,14 +201,9 @@ def _check_readers(loop: Loop, schedule: Schedule) -> None:
         if other is not None:
             raise broken("rings", other, "it reads a tile that only products can read transposed")
         first, last = products[0], products[-1]
-        if is_read(load) and (at[load] > last or at[load][0] < first[0]):
+        if other_readers(load) and (at[load] > last or at[load][0] < first[0]):
             what = "something else reads the tile after the last product of its ring, or in a stage before the first's"
             raise broken("rings", load, what, "it before the last product, in the stage of the first")
-
-
-def is_read(load: gluon.TileLoad) -> bool:
-    """Whether a tile is read by other operations than products."""
-    return any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses)
 
 
 def _check_results(launch: triton.LaunchOp, schedule: Schedule) -> None:
@@ -231,7 +227,7 @@ def _check_order(loop: Loop, schedule: Schedule) -> None:
         _check_several(loop)
     late_effect = None
     for op, (stage, *place) in at.items():
-        for value in () if op in produced or gluon.loads_tile(op) else _read_by(op):
+        for value in () if op in produced or gluon.loads_tile(op) else read_by(op):
             made = value.op
             if made in at:
                 made_stage, *made_place = at[made]
@@ -272,11 +268,11 @@ def _check_several(loop: Loop) -> None:
     carried = [argument for argument, value in zip(loop.op.iter_args, loop.op.yielded) if value.op in products]
     wrong: Operation | None
     if loop.at_once == PAIR:
-        wrong = next((op for op in first if any(_is_late(value, op, loop) for value in _read_by(op))), None)
+        wrong = next((op for op in first if any(_is_late(value, op, loop) for value in read_by(op))), None)
     else:
         wrong = next((op for op in products if op not in loop.clusters[at].ops), None)
-        wrong = wrong or next((op for op in first if any(value.op in products for value in _read_by(op))), None)
-        others = (op for op in first if op not in products and not set(carried).isdisjoint(_read_by(op)))
+        wrong = wrong or next((op for op in first if any(value.op in products for value in read_by(op))), None)
+        others = (op for op in first if op not in products and not set(carried).isdisjoint(read_by(op)))
         wrong = wrong or next(others, None)
     if wrong is not None:
         what = "of turns taken several at a time, products are one cluster, and what reads them is in later ones"
@@ -287,11 +283,6 @@ def _is_late(value: Value, op: Operation, loop: Loop) -> bool:
     """Whether a value is not there when turns before have not ended."""
     is_chained = isinstance(op, tensor.DotOp) and is_only_added_to(value, op)
     return value in loop.op.iter_args or value.op in loop.products and not is_chained
-
-
-def _read_by(op: Operation) -> Iterator[Value]:
-    for inner in op.walk():
-        yield from inner.operands
 
 
 def _name(value: Value) -> str:

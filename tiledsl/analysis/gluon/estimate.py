@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS
 from tiledsl.analysis.gluon.schedule import block, divided, is_stored
 from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoop, TileLoops, is_computed_twice, live_registers
@@ -205,7 +206,7 @@ def _text(loop: TileLoop, order: Sequence[Operation], share: float, warps: int, 
     now, free, due, turns = 0.0, 0.0, 0.0, []
     for _ in range(_TURNS):
         for op in order:
-            read = [value for each in op.walk() for value in each.operands if value in ends]
+            read = [value for value in read_by(op) if value in ends]
             if isinstance(op, tensor.DotOp):
                 read = [value for value in read if value is not op.accumulator]
                 now += costs.issue + (costs.exchange if is_gluon and is_stored(op, warps) else 0.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
+from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.gluon.slices import dependents, needed_for, only_for_loads
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -85,7 +86,7 @@ class Loop:
         """What a turn computes and the next one reads beside its own."""
         stage = self.stage
         late = [op for op in stage if stage[op]]
-        read = dict.fromkeys(value for op in late for each in op.walk() for value in each.operands)
+        read = dict.fromkeys(value for op in late for value in read_by(op))
         return [value for value in read if value.op in stage and not stage[value.op] and constant_of(value) is None]
 
 
@@ -241,6 +242,11 @@ def block(value: Value) -> gluon.TileLoad | None:
     """The load of a product's operand, transposed or not; None of what is computed."""
     op = in_order(value).op
     return op if gluon.loads_tile(op) else None
+
+
+def other_readers(load: gluon.TileLoad | tile.LoadOp) -> list[Operation]:
+    """What reads a tile otherwise than products do, which may have it transposed."""
+    return [user for user in load.out.uses if not isinstance(user, (tensor.DotOp, tensor.TransposeOp))]
 
 
 def ending_in(value: Value) -> list[tensor.DotOp]:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.dependence import ancestors, operands_of, reached
+from tiledsl.analysis.dependence import ancestors, operands_of, reached, read_by
 from tiledsl.analysis.gluon.schedule import (
     ALWAYS,
     ROWS_OF_WARPS,
@@ -446,7 +446,7 @@ def live_registers(loop: TileLoop, warps: int, everywhere: bool) -> int:
     and what is carried while products are issued, with the operands of those that wait for the next turn."""
     body = loop.op.body
     sums = {*loop.op.iter_args, *(product.out for product in loop.products)}
-    read = {op: [value for each in op.walk() for value in each.operands if _takes_registers(value)] for op in body}
+    read = {op: [*filter(_takes_registers, read_by(op))] for op in body}
     last = {value: op for op, values in read.items() for value in values}
     inside = {*body.args, *(value for op in body.walk() for value in op.results)}
     live = {value for value in last if value not in inside or value in loop.op.iter_args}

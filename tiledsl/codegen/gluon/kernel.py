@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.gluon.schedule import (
     AT_ONCE,
     PAIR,
@@ -30,6 +31,7 @@ from tiledsl.analysis.gluon.schedule import (
     is_only_added_to,
     is_stored,
     last_of,
+    other_readers,
     prepared,
     shared_axis,
 )
@@ -129,7 +131,7 @@ class GluonKernelWriter(ProducerWriter):
         elif gluon.loads_tile(op):
             if op in self.plan.for_registers:
                 self._read_to_registers(op)
-            elif self._is_row(op):
+            elif other_readers(op):
                 self._read_row(op)
         elif isinstance(op, gluon.ClusterOp):
             pass
@@ -523,10 +525,7 @@ class GluonKernelWriter(ProducerWriter):
             self.fence()
 
     def _is_read_by_threads(self, op: gluon.TileLoad) -> bool:
-        return op in self.plan.for_registers or self.plan.in_registers(op) or self._is_row(op)
-
-    def _is_row(self, op: gluon.TileLoad) -> bool:
-        return not all(isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in op.out.uses)
+        return op in self.plan.for_registers or self.plan.in_registers(op) or bool(other_readers(op))
 
     def _read_row(self, op: gluon.TileLoad) -> None:
         """Read what is no operand of a product from its place in shared memory."""
@@ -610,9 +609,8 @@ class GluonKernelWriter(ProducerWriter):
 
     def _read_by(self, op: Operation) -> Iterator[Value]:
         """The values that the text of an operation reads, those inside of branches and inlined ones included."""
-        for inner in op.walk():
-            for value in inner.operands:
-                yield from self._inside(value)
+        for value in read_by(op):
+            yield from self._inside(value)
 
     def _inside(self, value: Value) -> Iterator[Value]:
         yield value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.hardware import MEASURED_ARCH
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -17,7 +18,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 
-MEASURED_ARCH = 90
 _ROWS = 16  # of a product whose operands come to registers, and whose warps have columns of their own
 
 

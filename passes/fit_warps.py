@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import stripped
+from tiledsl.analysis.hardware import ASYNCHRONOUS_ROWS, MAX_REGISTERS, MEASURED_ARCH, WARPGROUP
 from tiledsl.analysis.held_tiles import held_at
-from tiledsl.analysis.product_loops import ASYNCHRONOUS_ROWS, WARPGROUP, is_only_multiplied, tensor_bytes
+from tiledsl.analysis.product_loops import is_only_multiplied, tensor_bytes
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Value
@@ -16,8 +17,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.specs import check_choice
 
 MODES = ("auto", "off")
-MEASURED_ARCH = 90
-_MOST = 255  # registers of a thread
 _FEW = 168  # with which three blocks of four warps fit on a multiprocessor
 _OTHERS = 48  # registers that a thread needs beside those of tiles
 
@@ -62,7 +61,7 @@ def fitting_threads(kernel: tile.KernelOp, arch: int) -> int:
         return threads
     at_once, rows = list(map(_held_at, products)), max(dot.a.shape[0] for dot in products)
     needed, held = max(map(_words, map(_in_registers, at_once))), max(map(_words, at_once))
-    while threads < WARPGROUP and needed > (_MOST - _OTHERS) * threads:
+    while threads < WARPGROUP and needed > (MAX_REGISTERS - _OTHERS) * threads:
         threads = WARPGROUP if arch == MEASURED_ARCH and rows >= ASYNCHRONOUS_ROWS else threads * 2
     if arch == MEASURED_ARCH and threads > WARPGROUP and _are_four_warps_enough(products, kernel, held):
         threads = WARPGROUP

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tiledsl.analysis.hardware import VECTOR
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
@@ -16,7 +17,6 @@ from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, Shape, is_float, 
 from tiledsl.launch_options import warp_size
 from tiledsl.passes.tile_values import iota
 
-_VECTOR = 128  # bits that a thread loads at once
 _TOGETHER = 8  # threads that load a line of the cache
 _ADDING = ("sum", "abssum", "prod")
 _KNOWN = (
@@ -83,7 +83,7 @@ def _pieces(kernel: tile.KernelOp, ops: Sequence[Operation], warp: int) -> Shape
         return None
     (bits,) = widths
     threads = int(dict(kernel.options).get("num_warps", kernel.threads // warp)) * warp
-    along = columns * bits // _VECTOR  # threads, if a row had as many as it has vectors
+    along = columns * bits // VECTOR  # threads, if a row had as many as it has vectors
     wanted = max(_TOGETHER, threads // rows)
     return (along // wanted, columns * wanted // along) if min(along, threads) > wanted else None
 

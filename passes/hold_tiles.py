@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.analysis.affine import form_interval, linear_form
 from tiledsl.analysis.dependence import operands_of, reached, stripped
 from tiledsl.analysis.gluon import support
+from tiledsl.analysis.hardware import WARP
 from tiledsl.analysis.linear import LinearForm, constant_form
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
@@ -22,7 +23,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.math_functions import MATH_FUNCTIONS
 
-WARP = 32
 _RESERVED = 4096  # bytes of shared memory for exchanges between threads
 _KNOWN = (
     arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp, arith.NotOp, arith.MathOp,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import INDEX_DTYPES
+from tiledsl.analysis.hardware import MEASURED_ARCH
 from tiledsl.analysis.product_loops import product_loops, tensor_bytes
 from tiledsl.analysis.shared_memory import Needs
 from tiledsl.dialects import arith, scf, tensor, tile
@@ -15,7 +16,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.specs import check_choice
 
 MODES = ("auto", "off")
-MEASURED_ARCH, MEASURED_THREADS = 90, 256
+MEASURED_THREADS = 256
 # Registers of a thread beside the sums of a loop's products, seen in 40 kernels of attention that Triton 3.6 compiled
 # for sm_90: with as few it spills no more than 80 bytes, and without a limit it takes no less than the others.
 _FEWEST, _USUAL = 28, 40

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import log2, prod
 
 from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.hardware import VECTOR
 from tiledsl.analysis.held_tiles import held_at
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Value
@@ -16,7 +17,6 @@ from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.specs import check_choice
 
 MODES = ("auto", "off")
-_VECTOR = 128  # bits that a thread loads at once
 _HELD = 128  # elements of tiles that a thread may hold at once
 _OTHERS = (tensor.DotOp, tensor.ScanOp, tensor.SortOp, tensor.ScatterOp, tensor.HistogramOp, tensor.GatherOp)
 
@@ -88,7 +88,7 @@ def _along(op: tensor.ReduceOp) -> int:
     shape = op.source.shape
     kept = prod(shape[op.axis + 1 :])
     bits = min(_loaded_bits(op.source), default=ELEMENTS[op.source.dtype].bits)
-    return (kept if kept > 1 else prod(shape)) * bits // _VECTOR
+    return (kept if kept > 1 else prod(shape)) * bits // VECTOR
 
 
 def _loaded_bits(value: Value) -> Iterator[int]:

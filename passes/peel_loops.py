@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tiledsl.analysis.affine import INDEX_DTYPES, is_position
 from tiledsl.analysis.dependence import depends_on, reached, stripped
+from tiledsl.analysis.hardware import MEASURED_ARCH
 from tiledsl.analysis.linear import LinearForm, single_form
 from tiledsl.analysis.loop_masks import conditions_of
 from tiledsl.analysis.loops import trip_count
@@ -28,7 +29,6 @@ from tiledsl.passes.specs import check_choice
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "off", "causal", "all")
-MEASURED_ARCH = 90
 MEASURED_TILES = 4  # without a mask, between a window's start and its end: with 2 it was slower, with 6 faster
 _OF_CONDITIONS = (arith.AndOp, arith.OrOp, arith.NotOp, tensor.BroadcastOp)
 _INT64 = ScalarType("int64")

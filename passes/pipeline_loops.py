@@ -9,17 +9,11 @@ from math import inf, prod
 from typing import Any
 
 from tiledsl.analysis.dependence import ancestors, reached, stripped
+from tiledsl.analysis.hardware import MAX_REGISTERS, MEASURED_ARCH, WARPGROUP
 from tiledsl.analysis.held_tiles import held_at
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.loops import trip_count
-from tiledsl.analysis.product_loops import (
-    WARPGROUP,
-    Load,
-    is_read_both_ways,
-    is_read_in_place,
-    outlasts_iteration,
-    tensor_bytes,
-)
+from tiledsl.analysis.product_loops import Load, is_read_both_ways, is_read_in_place, outlasts_iteration, tensor_bytes
 from tiledsl.analysis.ranges import Ranges, owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -33,7 +27,6 @@ from tiledsl.launch_options import MOST_STAGES
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
-MEASURED_ARCH = 90
 _DEEPENED, _DEEPEST, _OF_SOME = (1, 2), 3, 2
 _FEW = 4  # iterations of which most wait for the first tile
 _RESERVED = 1024  # bytes of shared memory that CUDA takes for each block
@@ -200,7 +193,7 @@ def _deepened(loop: scf.ForOp, kernel: tile.KernelOp, target: Any, ranges: Range
 
     wanted = [blocks(own), 2]
     if asynchronous:  # blocks that compute while others wait
-        registers = min(255, _REGISTERS + _held_registers(loop, dots, loads, kernel.threads))
+        registers = min(MAX_REGISTERS, _REGISTERS + _held_registers(loop, dots, loads, kernel.threads))
         wanted[1] = min(3, target.registers_per_sm // (registers * kernel.threads))
     extents = [constant_of(extent) for extent in kernel.grid]
     if None not in extents:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tiledsl.analysis.hardware import MEASURED_ARCH
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.analysis.shared_memory import loads_ahead
@@ -18,7 +19,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.passes.tile_values import both
 
-MEASURED_ARCH = 90
 _DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tiledsl.analysis.hardware import VECTOR
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -16,7 +17,6 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.passes.tile_values import combine
 
-_VECTOR = 128  # bits that a thread loads at once: elements that it adds up by itself
 _HELD = 64  # elements that a thread may carry
 _KINDS = ("sum", "max", "min")
 _MULTIPROCESSORS = 132  # where the target does not say
@@ -83,7 +83,7 @@ def _carried_reductions(loop: scf.ForOp, most: int) -> dict[int, tensor.ReduceOp
             continue
         alone = yielded.uses == {loop.body.terminator: 1} and term.uses == {update: 1}
         bits, elements = ELEMENTS[value.dtype].bits, prod(op.source.shape)
-        if alone and bits >= 32 and op.source.shape[op.axis] > _VECTOR // bits and elements <= most:
+        if alone and bits >= 32 and op.source.shape[op.axis] > VECTOR // bits and elements <= most:
             reductions[number] = op
             most -= elements
     return reductions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import operands_of, reached
+from tiledsl.analysis.hardware import MEASURED_ARCH
 from tiledsl.analysis.product_loops import is_asynchronous
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
@@ -12,8 +13,6 @@ from tiledsl.ir.core import Region
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-
-MEASURED_ARCH = 90
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.analysis.block_access import Access, Block, NoBlock, block_of, root_buffer
+from tiledsl.analysis.hardware import BARRIER_BYTES, WARPGROUP
 from tiledsl.analysis.loop_memory import rewritten_buffers
-from tiledsl.analysis.product_loops import WARPGROUP, Operand, is_read_both_ways, product_loops, tensor_bytes
-from tiledsl.analysis.shared_memory import BARRIER_BYTES, bytes_beside
+from tiledsl.analysis.product_loops import Operand, is_read_both_ways, product_loops, tensor_bytes
+from tiledsl.analysis.shared_memory import bytes_beside
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError

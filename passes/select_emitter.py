@@ -12,7 +12,8 @@ from typing import Any
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
-from tiledsl.analysis.gluon.estimate import LEAST_GAIN, WARP, Launch, gain
+from tiledsl.analysis.gluon.alternation import GROUPS
+from tiledsl.analysis.gluon.estimate import LEAST_GAIN, Launch, gain
 from tiledsl.analysis.gluon.gathers import GATHERED, has_whole_rows
 from tiledsl.analysis.gluon.plan import loads_beside, make_plan, products_in_flight, rescaling, unmeasured
 from tiledsl.analysis.gluon.schedule import AT_ONCE, PLACES, hands_on, other_readers, prepared
@@ -29,6 +30,7 @@ from tiledsl.analysis.gluon.tile_loops import (
     is_computed_twice,
     tile_loops,
 )
+from tiledsl.analysis.hardware import WARP
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.analysis.ranges import Ranges
@@ -48,7 +50,7 @@ from tiledsl.passes.dce import erase_unused, is_removable
 from tiledsl.passes.divide_rows import divide_rows
 from tiledsl.passes.fit_warps import fitting_threads
 from tiledsl.passes.gluon.alternate_turns import alternate_turns, halved_sums, is_wide
-from tiledsl.passes.gluon.groups_apart import GROUPS, divide_among_groups
+from tiledsl.passes.gluon.groups_apart import divide_among_groups
 from tiledsl.passes.gluon.guard_masks import guard_masks
 from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.gluon.mask_loads import mask_loads

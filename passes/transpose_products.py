@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import stripped
+from tiledsl.analysis.hardware import ASYNCHRONOUS_ROWS, MEASURED_ARCH, WARPGROUP
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -18,8 +19,6 @@ from tiledsl.passes.specs import check_choice
 from tiledsl.passes.tile_values import permuted
 
 MODES = ("auto", "off")
-MEASURED_ARCH = 90
-WGMMA_ROWS, WGMMA_THREADS = 64, 128  # the least that Hopper's asynchronous products take
 _LOADS = (tile.LoadOp, tile.LoadBlockOp)
 
 
@@ -49,7 +48,7 @@ class TransposeProducts(Pass):
         if self.mode == "off" or target is None or target.arch != MEASURED_ARCH:
             return
         for kernel in tile.kernels(program.root):
-            if not targets_gluon(kernel) and kernel.threads >= WGMMA_THREADS:
+            if not targets_gluon(kernel) and kernel.threads >= WARPGROUP:
                 for op in of_kinds(kernel.walk(), tensor.DotOp):
                     if _gains(op):
                         _transpose(op)
@@ -58,7 +57,7 @@ class TransposeProducts(Pass):
 def _gains(op: tensor.DotOp) -> bool:
     (rows, columns), left = op.out.shape, op.a.op
     return (
-        rows < WGMMA_ROWS <= columns
+        rows < ASYNCHRONOUS_ROWS <= columns
         and all(ELEMENTS[value.dtype].bits == 16 for value in (op.a, op.b))
         and isinstance(left, tensor.TransposeOp)
         and not isinstance(_source(left.source).op, _LOADS)

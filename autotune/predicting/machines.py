@@ -33,11 +33,7 @@ def machine_of(target: Target) -> Machine:
     return _MACHINES[max((known for known in _MACHINES if known <= target.arch), default=80)]
 
 
-# What a multiprocessor does in a cycle (CUDA guide, throughputs of compute capability 9.0).
-FLOAT_LANES = 128
-SPECIAL_LANES = 16  # exponentials, logarithms, roots
-SHARED_BYTES = 128
-CACHE_BYTES = 64  # from the second-level cache
+SHARED_BYTES = 128  # that a multiprocessor reads in a cycle (CUDA guide)
 SYNCHRONOUS = 0.62  # mma.sync's rate on sm_90, of wgmma's
 
 LAUNCH_MS = 0.002

@@ -18,18 +18,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiledsl.autotuner.predicting.machines import (
-    CACHE_BYTES,
-    COSTS,
-    FLOAT_LANES,
-    LAUNCH_MS,
-    SHARED_BYTES,
-    SPECIAL_LANES,
-    SYNCHRONOUS,
-    Costs,
-    machine_of,
-)
-from tiledsl.autotuner.predicting.prune import MAX_REGISTERS, is_asynchronous, shared_bytes
+from tiledsl.analysis.hardware import CACHE_BYTES, FLOAT_LANES, MAX_REGISTERS, SPECIAL_LANES
+from tiledsl.autotuner.predicting.machines import COSTS, LAUNCH_MS, SHARED_BYTES, SYNCHRONOUS, Costs, machine_of
+from tiledsl.autotuner.predicting.prune import is_asynchronous, shared_bytes
 from tiledsl.autotuner.predicting.registers import groups_along_row, guessed_registers, guessed_spills
 from tiledsl.autotuner.predicting.traffic import compulsory_bytes, dram_bytes, moved_bytes
 from tiledsl.autotuner.predicting.work import work_of

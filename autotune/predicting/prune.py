@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tiledsl.analysis.hardware import MAX_REGISTERS
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.predicting.work_types import Dot, Loop, Work
 from tiledsl.ir.types import ELEMENTS
@@ -17,7 +18,6 @@ from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 
 TRITON_MAX_NUMEL = 1 << 20  # elements of a tensor: triton.language, TRITON_MAX_TENSOR_NUMEL
-MAX_REGISTERS = 255  # a thread's, on NVIDIA from sm_35 on (CUDA guide) and the usable ones on CDNA
 HEAVY_SPILLS = 512  # bytes a thread; above this, every GEMM and attention configuration measured so far was hopeless
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tiledsl.autotuner.predicting.prune import MAX_REGISTERS, accumulator_registers
+from tiledsl.analysis.hardware import MAX_REGISTERS
+from tiledsl.autotuner.predicting.prune import accumulator_registers
 from tiledsl.autotuner.predicting.work_types import Work
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.runtime.target import Target

@@ -5,6 +5,7 @@ They exchange what products read of others' rows, computed operands, through sha
 
 from __future__ import annotations
 
+from tiledsl.analysis.gluon.alternation import GROUPS
 from tiledsl.analysis.gluon.schedule import block, other_readers, share, shared_axis
 from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoops
 from tiledsl.dialects import arith, tensor, tile
@@ -12,7 +13,6 @@ from tiledsl.ir.core import Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS, TensorType
 
-GROUPS = 2
 WARPS = 4 * GROUPS
 _SWIZZLED = 128  # bytes of a row that lie together in shared memory: a part of a tile has no less
 _MOVED = (tensor.DotOp, tensor.TransposeOp, tile.StoreBlockOp, arith.ConstantOp, arith.CastOp)

@@ -6,6 +6,7 @@ import logging
 import math
 from typing import Any
 
+from tiledsl.analysis.hardware import MEASURED_ARCH
 from tiledsl.analysis.product_loops import product_loops, tensor_bytes
 from tiledsl.analysis.shared_memory import Needs
 from tiledsl.dialects import arith, scf, tile, triton
@@ -15,7 +16,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 
-MEASURED_ARCH = 90
 _log = logging.getLogger("tiledsl")
 
 

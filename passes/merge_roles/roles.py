@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiledsl.analysis.hardware import WARP
 from tiledsl.dialects import arith, scf, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import BufferType
 from tiledsl.passes.merge_roles.numbers import number_of
 
-WARP = 32
 BARRIER_OPS = (thread.InitBarriersOp, thread.ArriveOp, thread.WaitOp, thread.AsyncOp)
 
 

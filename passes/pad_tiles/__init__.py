@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tiledsl.analysis.hardware import MAX_ELEMENTS
 from tiledsl.analysis.padding import Padding
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import Number
@@ -18,7 +19,6 @@ from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes,
 from tiledsl.passes.pad_tiles.reshape import keeps_order, reshape_by_gather
 from tiledsl.passes.tile_values import both, converted
 
-MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
 LEAST_DOT = 16  # inner dimension, of 16-bit elements; min_dot_size in triton/backends/nvidia/compiler.py. AMD's is 1
 
 

@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from tiledsl.analysis.hardware import ASYNCHRONOUS_ROWS
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS
 
 Load = tile.LoadOp | tile.LoadBlockOp
-ASYNCHRONOUS_ROWS = 64  # of a product that tensor cores of sm_90 and later compute from shared memory
-WARPGROUP = 128  # threads
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.dependence import stripped
+from tiledsl.analysis.hardware import BARRIER_BYTES
 from tiledsl.analysis.product_loops import Load, tensor_bytes
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 
-BARRIER_BYTES = 1024  # more than a pipeline's barriers take
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 
 

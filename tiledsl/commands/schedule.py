@@ -18,7 +18,8 @@ from tiledsl.analysis.gluon.checks import checked
 from tiledsl.analysis.gluon.plan import GATHER_WARPS
 from tiledsl.analysis.gluon.schedule import PLACES, Schedule
 from tiledsl.analysis.gluon.slices import only_for_loads
-from tiledsl.autotuner.predicting.machines import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES, Machine, machine_of
+from tiledsl.analysis.hardware import CACHE_BYTES, FLOAT_LANES, SPECIAL_LANES
+from tiledsl.autotuner.predicting.machines import Machine, machine_of
 from tiledsl.autotuner.predicting.model import tensor_tera
 from tiledsl.autotuner.predicting.work_types import Dot
 from tiledsl.dialects import arith, gluon, scf, tensor, triton

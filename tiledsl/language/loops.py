@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiledsl.analysis.hardware import MAX_ELEMENTS
 from tiledsl.errors import TileError
 from tiledsl.language.expression import Expr, context, describe, is_number, plain
 from tiledsl.launch_options import MOST_STAGES
@@ -69,7 +70,6 @@ class PersistentLoop(DeviceLoop):
     group_size: int
 
 
-MAX_ELEMENTS = 1 << 20  # of a tile: Triton's TRITON_MAX_TENSOR_NUMEL
 MAX_UNROLLED = 4096
 # Where an extent of T.Parallel is known only at run time: the most elements of one tile, and how many it has instead.
 MAX_WHOLE, CHUNK = 1 << 16, 1 << 12

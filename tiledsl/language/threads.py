@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.analysis.hardware import WARP
 from tiledsl.dialects import arith, thread
 from tiledsl.errors import TileError
 from tiledsl.language.allocation import alloc_fragment
@@ -39,8 +40,6 @@ __all__ = [
     "tvm_warp_shuffle_up", "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min",
     "warp_reduce_sum",
 ]  # fmt: skip
-
-WARP = 32
 
 
 def threads_of(what: str) -> ThreadBlock:

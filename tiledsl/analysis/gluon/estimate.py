@@ -19,6 +19,7 @@ from tiledsl.analysis.dependence import read_by
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS
 from tiledsl.analysis.gluon.schedule import block, divided, is_stored
 from tiledsl.analysis.gluon.tile_loops import NotRecognised, TileLoop, TileLoops, is_computed_twice, live_registers
+from tiledsl.analysis.hardware import CACHE_BYTES, FLOAT_LANES, MAX_REGISTERS, SPECIAL_LANES, WARP
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import arith, gluon, tensor
@@ -28,11 +29,6 @@ from tiledsl.math_functions import MATH_FUNCTIONS
 
 # What a multiprocessor does in a cycle (CUDA guide, throughputs of compute capability 9.0; H100's data sheet), and has.
 HALF_OPERATIONS = 4096  # of the tensor cores, on 16 bits
-FLOAT_LANES = 128
-SPECIAL_LANES = 16  # exponentials, logarithms, roots
-CACHE_BYTES = 64  # from the second-level cache
-MOST_REGISTERS = 255  # of a thread
-WARP = 32
 
 _FREE = (arith.ConstantOp, tensor.ReshapeOp, tensor.BroadcastOp, tensor.TransposeOp, tensor.IotaOp, tensor.DotOp)
 LEAST_GAIN = 1.1
@@ -117,7 +113,7 @@ def in_triton(found: TileLoops, warps: int, beside: int, costs: Costs = COSTS) -
         text = _text(loop, _body(loop), times, warps, costs, is_gluon=False) / beside**costs.beside
         turn = _joined(_unit(loop, times, costs), text, costs)
         live = live_registers(loop, warps, everywhere=True)
-        if live > MOST_REGISTERS:
+        if live > MAX_REGISTERS:
             turn += 2 * live * 4 * WARP * warps / costs.spilled
         ahead = max(2, loop.op.num_stages) - 1
         total += _trips(loop) * _joined(turn, _way(loop, costs) / (ahead * beside), costs)
@@ -132,7 +128,7 @@ def _fills(found: TileLoops) -> bool:
 def blocks_beside(found: TileLoops, launch: Launch, target: Any) -> int:
     """Blocks of Triton's that a multiprocessor has at one time: as many as fit, and as there are."""
     live = max(live_registers(loop, launch.warps, everywhere=True) for loop in found.loops)
-    registers = min(MOST_REGISTERS, live + _BESIDE_TILES)
+    registers = min(MAX_REGISTERS, live + _BESIDE_TILES)
     kept = sum(tensor_bytes(load.out) for load in found.kept)
     staged = max(
         max(2, loop.op.num_stages) * sum(map(tensor_bytes, (load.out for load in loop.loads))) for loop in found.loops

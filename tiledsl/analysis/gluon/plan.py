@@ -16,12 +16,12 @@ from tiledsl.analysis.gluon.tile_loops import (
     dependent_on,
     live_registers,
 )
+from tiledsl.analysis.hardware import BARRIER_BYTES
 from tiledsl.analysis.loops import trip_count
 from tiledsl.analysis.product_loops import tensor_bytes
 from tiledsl.dialects import gluon, tile
 from tiledsl.ir.core import Operation
 
-BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers
 PRODUCER_REGISTERS = 24
 GATHER_WARPS = 4  # of a producer that copies rows; one warp takes the registers of so many, too

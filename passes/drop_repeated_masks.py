@@ -17,7 +17,6 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 
 LONGEST = 64  # computations between a select and its write
 # What a select keeps from a divisor, such as 0, must not come to it, even where nothing is written.
-_DIVISIONS = (arith.FloorDivOp, arith.CeilDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def _mask_of_write(op: arith.SelectOp) -> Value | None:
         if isinstance(user, (tile.StoreOp, tile.AtomicOp)):
             is_written = user.value is value and list(user.operands).count(value) == 1
             return user.mask if is_written and not user.is_used else None
-        if not isinstance(user, (arith.Elementwise, tensor.BroadcastOp)) or isinstance(user, _DIVISIONS):
+        if not isinstance(user, (arith.Elementwise, tensor.BroadcastOp)) or isinstance(user, arith.DIVISIONS):
             return None
         value = user.result
     return None

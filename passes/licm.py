@@ -10,7 +10,6 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 
 _OBSERVED = Effect.WRITE | Effect.ORDERED
-_DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 
 
 def _hoist_from(loop: scf.ForOp | scf.WhileOp, ranges: Ranges, loads: bool) -> None:
@@ -49,7 +48,7 @@ def _is_unobserved(loop: Operation) -> bool:
 
 
 def _cannot_fail(op: Operation, ranges: Ranges) -> bool:
-    if not isinstance(op, _DIVISIONS):
+    if not isinstance(op, arith.DIVISIONS):
         return True
     divisor = ranges.of(op.operands[1])
     return divisor.lo > 0 or divisor.hi < -1

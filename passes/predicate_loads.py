@@ -19,8 +19,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.passes.tile_values import both
 
-_DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
-
 
 @dataclass(frozen=True)
 class PredicateLoads(Pass):
@@ -147,6 +145,6 @@ def is_movable(op: Operation) -> bool:
     """Whether an operation may run where its operands are known, be its results needed there or not."""
     if isinstance(op, tile.LoadOp):
         return tile.buffer_type(op.buffer).scope == "global"
-    if isinstance(op, _DIVISIONS):
+    if isinstance(op, arith.DIVISIONS):
         return constant_of(op.operands[1]) not in (None, 0, -1)
     return not op.has_effects

@@ -35,7 +35,6 @@ from tiledsl.math_functions import MATH_FUNCTIONS
 from tiledsl.passes.index_arithmetic import insert_or_fold
 
 LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
-_VIEWS = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 
 
 class _Scaled(Enum):
@@ -119,7 +118,7 @@ class _Dependence:
                 _require(self.how.get(value) is (_Scaled.NEW if number in self.sums else None))
 
     def _of(self, op: Operation) -> _Scaled | _Shifted:
-        if isinstance(op, _VIEWS):
+        if isinstance(op, tensor.SHAPES):
             return self.how[op.source]
         if isinstance(op, arith.NegOp):
             how = self.how[op.source]
@@ -148,7 +147,7 @@ class _Dependence:
     def _is_weight(self, value: Value) -> bool:
         """Whether no element exceeds 2 ** LARGEST_WEIGHT. Sums of such elements may be too large for float16."""
         op = value.op
-        while isinstance(op, (*_VIEWS, arith.NegOp, arith.CastOp, arith.SelectOp, arith.MulOp)):
+        while isinstance(op, (*tensor.SHAPES, arith.NegOp, arith.CastOp, arith.SelectOp, arith.MulOp)):
             (op, *others) = [each.op for each in op.operands if each in self.how]
             if others:
                 return False

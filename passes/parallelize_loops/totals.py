@@ -20,7 +20,6 @@ from tiledsl.passes.tile_values import combine, compared, selected
 from tiledsl.passes.vectorize_parallel.updates import IsOwn, Update, term_of, update_of
 
 # Of these 0 is no divisor; a term may be computed for the row before the first one, too.
-_DIVISIONS = (arith.FloorDivOp, arith.CeilDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 Terms = list[tuple[Value, bool]]
 _SCANS = {"add": "sum", "max": "max", "min": "min"}
 
@@ -227,7 +226,7 @@ def _is_of_rows(value: Value, inside: set[Value], written: Mapping[Value, Sequen
             stores = written.get(op.buffer)
             if stores is not None and not (stores and all(precedes(op, store) for store in stores)):
                 return False
-        elif op.regions or isinstance(op, _DIVISIONS):
+        elif op.regions or isinstance(op, arith.DIVISIONS):
             return False
     return True
 

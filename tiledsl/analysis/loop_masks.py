@@ -19,7 +19,6 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 
-_SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 _VAGUE = 2**30  # a range that reaches this far comes of what is known at run time only
 _ACCESSES = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
 
@@ -91,11 +90,11 @@ class _LoopReader(Reader):
         return value is self.loop.index or not value.shape and value not in self.inside
 
     def looks_through(self, op: Operation) -> bool:
-        return isinstance(op, _SHAPES) or widens_index(op)
+        return isinstance(op, tensor.SHAPES) or widens_index(op)
 
     def holds(self, value: Value, form: LinearForm) -> bool:
         op = value.op
-        if isinstance(op, _SHAPES):
+        if isinstance(op, tensor.SHAPES):
             return True
         if isinstance(op, arith.CastOp):
             everything, ends = dtype_interval(op.source.dtype), _ends(form, op.source.dtype, self.ranges)
@@ -130,7 +129,7 @@ def _wanted(condition: Value) -> bool | None:
 def _wish(user: Operation, condition: Value) -> bool | None:
     if isinstance(user, _ACCESSES):
         return True if user.mask is condition else None
-    if isinstance(user, _SHAPES):
+    if isinstance(user, tensor.SHAPES):
         return _wanted(user.out)
     if isinstance(user, arith.CastOp):
         return True

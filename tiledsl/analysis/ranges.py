@@ -95,7 +95,7 @@ class Ranges:
         if self.of(value).lo >= 0:
             return True
         op = value.op
-        if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
+        if isinstance(op, tensor.SHAPES):
             return self.is_nonnegative(op.source)
         return isinstance(op, arith.SubOp) and self._is_ordered(op)
 

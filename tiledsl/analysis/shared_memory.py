@@ -11,8 +11,6 @@ from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 
-_SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
-
 
 @dataclass(frozen=True)
 class Needs:
@@ -71,7 +69,7 @@ def bytes_beside(value: Value) -> int:
     Triton 3.6 copies the unchanged sums of a pipelined loop as soon as the loop ends (in all blocks, even if they are
     stored in a branch), before it releases the operands' memory. What is computed from the sums reuses that memory.
     """
-    loop = stripped(value, *_SHAPES).op
+    loop = stripped(value, *tensor.SHAPES).op
     return operand_bytes(loop) if isinstance(loop, scf.ForOp) and is_pipelined(loop) else 0
 
 

@@ -341,7 +341,7 @@ class Accesses:
         if isinstance(op, triton.AddPtrOp):
             base, start = self.address(op.pointer, projected(op.pointer, position))
             return base, add(start, self.element(op.offset, projected(op.offset, position)))
-        if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
+        if isinstance(op, tensor.SHAPES):
             return self.address(op.source, source_position(op, position))
         if op is None:
             owner = pointer.owner

@@ -143,7 +143,7 @@ def _not(program: Accesses, op: Operation, position: Position) -> Term:
 
 
 def _moved(program: Accesses, op: Operation, position: Position) -> Term:
-    assert isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp))
+    assert isinstance(op, tensor.SHAPES)
     return program.element(op.source, source_position(op, position))
 
 

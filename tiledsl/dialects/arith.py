@@ -285,6 +285,9 @@ class TruncModOp(_RemainderOp):
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
 
 
+DIVISIONS = (FloorDivOp, CeilDivOp, FloorModOp, TruncDivOp, TruncModOp)  # of integers, which fail for a divisor of 0
+
+
 class _ExtremumOp(BinaryOp):
     commutes = True
     domain = ("int", "uint", "float", "bool")

@@ -135,6 +135,9 @@ class TransposeOp(Operation):
         return None if number is None else [number]
 
 
+SHAPES = (BroadcastOp, ReshapeOp, TransposeOp)  # in which elements have other places, and none is another one
+
+
 class ReduceOp(Operation):
     """Combines the elements along one axis, which disappears. Kinds: REDUCTIONS.
 

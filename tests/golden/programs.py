@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,6 +84,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
+@functools.cache  # an example that has run makes none again
 def of_example(name: str) -> Kernel:
     """The first kernel of an example at its small shape, which ends with its call: there is no GPU."""
     made: list[Kernel] = []

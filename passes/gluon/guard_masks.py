@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tiledsl.analysis.affine import form_interval
 from tiledsl.analysis.dependence import stripped
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.linear import LinearForm, constant_form
 from tiledsl.analysis.loop_masks import conditions_of
-from tiledsl.analysis.ranges import Ranges, dtype_interval
+from tiledsl.analysis.ranges import EVERYTHING, Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -45,7 +46,7 @@ def guard_masks(loop: scf.ForOp) -> None:
             continue
         forms, scores = (condition.form, *condition.guards), op.on_true if condition.wanted else op.on_false
         ends = scores.type == op.out.type and condition.form.coefficient(loop.index) < 0
-        if ends and all(_fits(form, ranges) for form in forms):
+        if ends and all(_fits(form, ranges) and _leaves_some(form, loop, ranges) for form in forms):
             _guard(op, scores, loop, _turns(loop, forms))
 
 
@@ -56,6 +57,12 @@ def _fits(form: LinearForm, ranges: Ranges) -> bool:
         for factors, factor in form.terms.items()
     )
     return sum(sizes) <= dtype_interval("int64").hi
+
+
+def _leaves_some(form: LinearForm, loop: scf.ForOp, ranges: Ranges) -> bool:
+    """Whether a sum may be at least 0 in the first turn, as far as ranges tell."""
+    first = form.substituted(loop.index, LinearForm())
+    return form_interval(LinearForm(first.terms), ranges, EVERYTHING, lambda *_: False).hi >= 0
 
 
 def _turns(loop: scf.ForOp, forms: Iterable[LinearForm]) -> Value:

@@ -156,6 +156,10 @@ WIDE = f"""%w = arith.cast %columns : tensor<1x16xint64>
 %b = arith.add %n, %l : tensor<8x1xint64>
 %m = arith.cmp %w, %b {{predicate = "le"}} : {MASK}"""
 
+AT_LEAST = f"""%loaded = tile.load %N[%i] : tensor<8x1xint32>
+%b = arith.max %loaded, %c-1 : tensor<8x1xint32>
+%m = arith.cmp %columns, %b {{predicate = "le"}} : {MASK}"""
+
 
 @pytest.mark.parametrize(
     "parts",
@@ -173,6 +177,7 @@ WIDE = f"""%w = arith.cast %columns : tensor<1x16xint64>
         {"lower": "%first_key"},
         {"lower": "%c-1"},
         {"mask": WIDE},
+        {"mask": AT_LEAST},  # in the first turn, too, as far as is known
     ],
 )  # fmt: skip
 def test_what_stays(parts: dict[str, str]) -> None:

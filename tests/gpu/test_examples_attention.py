@@ -45,6 +45,15 @@ def test_matches_torch_at_a_ragged_shape(name: str) -> None:
     assert 0 <= example.main(**example.SMALL) < 0.05
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": 1}, {"block_N": 96}, {"causal": 1, "block_N": 96}, {"keys": 4080}, {"queries": 500, "keys": 3000}],
+    ids=str,
+)
+def test_float8_behind_the_last_key(options: dict[str, Any]) -> None:
+    assert load_example("attention_fp8").main(**{"batch": 1, "heads": 8, "kv_heads": 8, **options}) < 0.03
+
+
 def test_gradients_are_the_same_on_every_run() -> None:
     import torch
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tiledsl.certificate import modular
-from tiledsl.certificate.algebra import Algebra
+from tiledsl.certificate.algebra import Algebra, Unsupported
 from tiledsl.certificate.exact import ExactAlgebra, fingerprints, numbers, unknowns
 from tiledsl.certificate.formats import decoded, encoded, rounded
 from tiledsl.certificate.translation import first_difference
@@ -172,3 +172,19 @@ def test_reductions_keep_the_sign_of_zeros(algebra: Algebra, kind: str) -> None:
     made = algebra.reduce(kind, 1, "float32")(negative)
     value = made["value"] if isinstance(algebra, ExactAlgebra) else made
     assert value.shape == (2,) and np.signbit(value).all()  # three factors of a product
+
+
+def test_what_bits_are_taken_of_is_had_back() -> None:
+    """Exchanged by xor, as sorts do, and not of other bits; of two expressions of one value nothing is known."""
+    algebra = ExactAlgebra()
+    to_bits, of_bits = (algebra.bitcast(*types) for types in (("float32", "int32"), ("int32", "float32")))
+    x = algebra.binary("add", "float32")(elements("x", 6), elements("yy", 6))
+    bits = to_bits(x)
+    both = np.bitwise_xor.reduce(bits.reshape(3, 2), 1)[:, None] ^ bits.reshape(3, 2)
+    assert same(of_bits(both), x.reshape(3, 2)[:, ::-1])
+    assert unlike(of_bits(bits ^ 1), x) and same(of_bits(bits ^ 1), numbers(of_bits(bits ^ 1)["value"]))
+    assert unlike(ExactAlgebra().bitcast("int32", "float32")(bits), x)  # another run's
+    to_bits(unknowns(x["value"][:1], "another"))
+    assert same(of_bits(bits[1:]), x[1:])
+    with pytest.raises(Unsupported, match="several expressions"):
+        of_bits(bits)

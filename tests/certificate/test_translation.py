@@ -394,3 +394,27 @@ def test_a_size_that_blocks_walk_along_one_by_one_is_small() -> None:
 
     (x, _) = arguments_for(rows.build(), 0, None)
     assert 1 < len(x) < 8
+
+
+@pytest.mark.parametrize("what", ["sort", "topk", "argmax"])
+def test_computed_floats_are_sorted(what: str) -> None:
+    """Their bits are exchanged, and they stay the expressions that they are."""
+
+    @T.prim_func
+    def ordered(A: T.Tensor((4, 11), "float32"), B: T.Tensor((4, 11), "float32")):
+        with T.Kernel(2, threads=32) as block:
+            rows = T.alloc_fragment((2, 11), "float32")
+            best = T.alloc_fragment((2, 3), "float32")
+            places = T.alloc_fragment((2, 3), "int32")
+            T.copy(A[block * 2, 0], rows)
+            for i, j in T.Parallel(2, 11):
+                rows[i, j] = T.if_then_else(j == i, -T.infinity("float32"), rows[i, j] * 3.0 + rows[i, 0])
+            if what == "sort":
+                T.sort(rows)
+            else:
+                T.topk(rows, best, places)
+                for i, j in T.Parallel(2, 3):
+                    rows[i, j] = best[i, j] if what == "topk" else rows[i, places[i, j]]
+            T.copy(rows, B[block * 2, 0])
+
+    assert not bad(check_translation(tiledsl.compile(ordered, target="cuda:90")))

@@ -137,6 +137,7 @@ class ExactAlgebra(Algebra):
         self.is_field = bool(self.allowed & _AS_A_FIELD)
         self.rounds32 = rounds32
         self.remembered = remembered or Remembered()
+        self.spelled = {dtype: Spelled() for dtype in ELEMENTS if is_float(dtype)}
 
     def _remembering(self, function: Function, *key: Any) -> Function:
         divides = "reciprocal" in self.allowed and "div" in key  # to nothing else this makes a difference
@@ -311,11 +312,21 @@ class ExactAlgebra(Algebra):
             return super().bitcast(source, target)
         bits = f"uint{ELEMENTS[source].bits}"
         whole: Function = super().bitcast(source, bits) if not is_float(source) else lambda x: x
-        to_bits: Function = (lambda x: encoded(x["value"], source)) if is_float(source) else whole
+        to_bits: Function = (lambda x: self._bits(x, source)) if is_float(source) else whole
         if is_float(target):
-            return lambda x: numbers(decoded(to_bits(x), target))
+            return lambda x: self._of_bits(to_bits(x), target)
         from_bits: Function = super().bitcast(bits, target)
         return lambda x: from_bits(to_bits(x))
+
+    def _bits(self, x: Any, dtype: str) -> Any:
+        bits = encoded(x["value"], dtype)
+        if not _is_known(x).all():
+            self.spelled[dtype].add(bits, x)
+        return bits
+
+    def _of_bits(self, bits: Any, dtype: str) -> Any:
+        """What the bits were taken of, in this run of the program, else numbers."""
+        return scalar(self.spelled[dtype].found(bits, np.asarray(numbers(decoded(bits, dtype)))))
 
     def math(self, name: str, dtype: str, target: str) -> Function:
         if not is_float(dtype):
@@ -493,6 +504,33 @@ class ExactAlgebra(Algebra):
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
         start = _ZERO | _KNOWN if start is None else start
         return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
+
+
+class Spelled:
+    """Elements of which bits were taken, to be had back for the same bits: a sort moves floats by xor."""
+
+    def __init__(self) -> None:
+        self.bits: Any = np.empty(0, np.uint64)  # ascending
+        self.elements: Any = np.empty(0, EXACT)
+        self.are_several: Any = np.empty(0, bool)  # expressions of these bits
+
+    def add(self, bits: Any, elements: Any) -> None:
+        bits = np.concatenate([self.bits, np.ravel(bits).astype(np.uint64)])
+        elements = np.concatenate([self.elements, np.ravel(elements)])
+        self.bits, first, place = np.unique(bits, return_index=True, return_inverse=True)
+        unlike = fingerprints(elements) != fingerprints(elements[first])[place]
+        unlike[: len(self.are_several)] |= self.are_several
+        self.elements, self.are_several = elements[first], np.bincount(place, unlike) > 0
+
+    def found(self, bits: Any, numbers: Any) -> Any:
+        if not len(self.bits):
+            return numbers
+        wanted = np.asarray(bits).astype(np.uint64)
+        place = np.minimum(np.searchsorted(self.bits, wanted), len(self.bits) - 1)
+        is_there = self.bits[place] == wanted
+        if np.any(is_there & self.are_several[place]):
+            raise Unsupported("bits of which several expressions are, of the same value")
+        return np.where(is_there, self.elements[place], numbers)
 
 
 def _factors(prints: Any, axis: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import numbers
 import os
 import sys
 import threading
@@ -34,6 +36,8 @@ def call_key(target: Any, arguments: Sequence[Any]) -> Any:
         kind = type(value)
         if kind in _tensors or kind in _known_tensors():
             parts.append((value.dtype, value.shape, value.stride()))
+        elif kind is float:
+            parts.append(value.hex())  # 0.0 == -0.0, and NaN is unlike itself
         elif kind in _PLAIN:
             parts.append((kind, value))
         else:
@@ -63,15 +67,38 @@ def tuner_settings() -> Any:
 
 
 def value_key(value: Any) -> Any:
-    """A hashable form of builder arguments: containers by content, other objects by equality or identity."""
+    """A hashable form of builder arguments: numbers with their types, containers, arrays and mutable dataclasses by
+    what they hold now, other objects by equality or identity."""
     if isinstance(value, Mapping):
         return tuple((name, value_key(item)) for name, item in value.items())
+    kind = type(value).__name__
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *map(value_key, value))
-    if isinstance(value, (bool, int, float)):
-        return (type(value).__name__, value)
+        return (kind, *map(value_key, value))
+    if isinstance(value, (set, frozenset)):
+        return (kind, frozenset(map(value_key, value)))
+    if isinstance(value, float):
+        return (kind, value.hex())  # 0.0 == -0.0, and NaN is unlike itself
+    if hasattr(value, "tobytes") and hasattr(value, "shape"):  # of NumPy
+        return (kind, str(value.dtype), value.shape, value.tobytes())
+    if isinstance(value, numbers.Number):
+        return (kind, value)
     try:
         hash(value)
     except TypeError:
-        return ("id", id(value))
+        if dataclasses.is_dataclass(value):
+            return (type(value), *(value_key(getattr(value, field.name)) for field in dataclasses.fields(value)))
+        return _Identity(value)
     return value
+
+
+class _Identity:
+    """An object that is equal to itself alone, and stays while keys have it: another one would get its id."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value

@@ -15,10 +15,11 @@ from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import is_float, is_integer
 from tiledsl.passes.tile_values import converted
-from tiledsl.passes.vectorize_parallel.writes import race, tell_apart
+from tiledsl.passes.vectorize_parallel.writes import not_told, race, tell_apart
 
 _KINDS: dict[type[arith.BinaryOp], str] = {
     arith.AddOp: "add", arith.SubOp: "add", arith.MaxOp: "max", arith.MinOp: "min", arith.AndOp: "and",
@@ -62,13 +63,35 @@ def shared_updates(variance: Variance) -> list[Update]:
         loads = [op for op in ops if isinstance(op, tile.LoadOp)]
         if not shared or not loads:
             continue
-        updates = updates_alone(ops)
-        if updates is not None:
-            shared_by_points += updates
-            continue
+        updates = _updates_in(variance.parallel, ops, variance)
+        shared_by_points += updates
+        updated = {each.store for each in updates}
         for store in shared:
-            _check_once(store, loads, stores, variance)
+            if store not in updated:
+                _check_once(store, loads, stores, variance)
     return shared_by_points
+
+
+def _updates_in(parallel: tile.ParallelOp, ops: Sequence[Operation], variance: Variance) -> list[Update]:
+    """The stores of a T.Parallel's iterations, or of those of a T.Parallel in it, that are all that these do with the
+    buffer: what stands before and behind such a nested one is done before and after it."""
+    updates = updates_alone(ops)
+    if updates is not None:
+        return updates
+    made: list[Update] = []
+    for inner in of_kinds(parallel.body.walk(), tile.ParallelOp):
+        own = [op for op in ops if inner in ancestors(op)]
+        if own and next(each for each in ancestors(inner) if isinstance(each, tile.ParallelOp)) is parallel:
+            made += [each for each in _updates_in(inner, own, variance) if _is_shared_in(inner, each.store, variance)]
+    return made
+
+
+def _is_shared_in(parallel: tile.ParallelOp, store: tile.StoreOp, variance: Variance) -> bool:
+    """Whether iterations of a nested T.Parallel share a store's element, and none of those around it do."""
+    left = not_told(*_multiples(store, variance)).keys()
+    outside = [each for each in _around(parallel, variance.parallel) if each in variance.dims]
+    around = {dim for each in outside for dim in variance.dims[each]}
+    return bool(left) and not left & around
 
 
 def updates_alone(ops: Sequence[Operation]) -> list[Update] | None:

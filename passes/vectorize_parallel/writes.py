@@ -252,10 +252,15 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
 
     The forms have the factors of the points' places by axis, beside what is the same for all; None: anything.
     """
+    return not not_told(forms, extents)
+
+
+def not_told(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int]) -> dict[int, int]:
+    """The extents without those of axes of which indices tell the point's place, as `tell_apart` has them."""
     left = dict(extents)
     while told := {axis for form in forms for axis in _told_by(form or {}, left)}:
         left = {axis: size for axis, size in left.items() if axis not in told}
-    return not left
+    return left
 
 
 def _told_by(form: Mapping[int, int], extents: Mapping[int, int]) -> set[int]:

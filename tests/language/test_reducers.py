@@ -191,3 +191,56 @@ def test_mistakes_are_named() -> None:
     assert "needs an element of a reducer" in refused(lambda r, x: T.reducer_update(x[0], 1.0))
     assert "needs an element of a reducer" in refused(lambda r, x: T.reducer_update(r, 1.0))
     assert "what T.alloc_reducer returned" in refused(lambda r, x: T.finalize_reducer(x))
+
+
+@pytest.mark.parametrize("rows", ["serial", "Parallel", "unroll"])
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_updates_of_a_row_among_others(rows: str, kind: str) -> None:
+    """A loop over rows that begins, updates and reads each is one T.Parallel to the compiler, and no race."""
+    loop = getattr(T, rows)
+
+    @T.prim_func
+    def main(X: T.Tensor((3, 4, 10), "float32"), Y: T.Tensor((3, 4), "float32"), Z: T.Tensor((3, 4), "float32")):
+        with T.Kernel(1, threads=32):
+            x = T.alloc_shared((3, 4, 10), "float32")
+            total = T.alloc_shared((3, 4), "float32")
+            T.copy(X, x)
+            for k in loop(3):
+                for i in T.Parallel(4):
+                    total[k, i] = i
+                for i, j in T.Parallel(4, 10):
+                    if kind == "sum":
+                        total[k, i] += x[k, i, j]
+                    else:
+                        total[k, i] = T.max(total[k, i], x[k, i, j])
+                for i in T.Parallel(4):
+                    total[k, i] = total[k, i] * 2
+                for i, j in T.Parallel(4, 10):
+                    total[k, i] -= x[k, i, j]
+                for i in T.Parallel(4):
+                    Z[k, i] = total[k, i] + k
+            T.copy(total, Y)
+
+    x, y, z = torch.randn(3, 4, 10), torch.zeros(3, 4), torch.zeros(3, 4)
+    tiledsl.compile(main, target="interpret")(x, y, z)
+    first = torch.arange(4.0) + x.sum(2) if kind == "sum" else torch.maximum(torch.arange(4.0), x.amax(2))
+    torch.testing.assert_close(y, first * 2 - x.sum(2))
+    assert torch.equal(z, y + torch.arange(3.0)[:, None])
+
+
+def test_updates_that_rows_share_are_refused() -> None:
+    """Of several iterations around them, which begin the element at the same time."""
+
+    @T.prim_func
+    def main(X: T.Tensor((4, 4, 10), "float32"), Y: T.Tensor((4, 4), "float32")):
+        with T.Kernel(1, threads=32):
+            total = T.alloc_shared((4, 4), "float32")
+            for k in T.Parallel(4):
+                for i in T.Parallel(4):
+                    total[k // 2, i] = 0.0
+                for i, j in T.Parallel(4, 10):
+                    total[k // 2, i] += X[k, i, j]
+            T.copy(total, Y)
+
+    with pytest.raises(tiledsl.TileError, match="iterations write the same element of total"):
+        tiledsl.compile(main, target="interpret")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -129,6 +130,7 @@ def _check_options(kernel: tile.KernelOp, target: Any) -> None:
 
 def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[str]:
     wanted = [f"{func.sym_name}_kernel" if each.sym_name == "kernel" else each.sym_name for each in kernels]
+    wanted = [re.sub(r"[^\x00-\x7f]", "_", each) for each in wanted]  # Triton's functions have names of ASCII
     names: list[str] = []
     taken = {func.sym_name, f"{func.sym_name}_into"}
     for base in wanted:

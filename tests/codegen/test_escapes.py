@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
 
 import tiledsl
 import tiledsl.language as T
 from tests.codegen.conftest import lower
 from tests.codegen.test_gluon import attention
 from tests.codegen.test_programs import CONTROL, GEMM, SOFTMAX
+from tests.support.load_file import load_file
 from tiledsl.codegen.names import PythonNames, comment, quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.errors import TileError
@@ -267,3 +272,38 @@ def test_files_named_in_ir_text() -> None:
     for nasty in NASTY:
         text = PRINTS.replace('"a.tile"', attribute_text(nasty))
         assert shape_of(lower(text).source) == plain, ascii(nasty)
+
+
+WORDS = [
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "enable_fp_fusion", "debug", "instrumentation_mode",
+    "fpsan_homomorphic_casts", "grid", "warmup", "options", "params", "specialization", "specialize_impl", "backend",
+    "JITCallable", "dynamic_func", "self", "args", "kwargs", "tl", "triton", "torch", "device", "stream", "größe",
+]  # fmt: skip
+
+
+def test_names_that_launches_use(tmp_path: Path) -> None:
+    """Triton binds the kernel's arguments, with the options of its launch, as given."""
+    text = f"""
+@T.prim_func
+def größe(X: T.Tensor((8,), "int32"), {", ".join(f"{word}: T.int32" for word in WORDS)}, Y: T.Tensor((8,), "int32")):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(8):
+            Y[i] = X[i] + {" + ".join(f"{word} * {number}" for number, word in enumerate(WORDS, 1))}
+"""
+    program = tiledsl.parse(text)
+    x, y = torch.arange(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    numbers = [3 + number * number for number in range(len(WORDS))]
+    tiledsl.compile(program, target="interpret")(x, *numbers, y)
+    assert torch.equal(y, x + sum(place * number for place, number in enumerate(numbers, 1)))
+    kernel = tiledsl.compile(program, target="cuda:90")
+    (emitted,) = kernel.module.kernels
+    (tmp_path / "emitted.py").write_text(kernel.source, encoding="utf-8")
+    function = JITFunction(getattr(load_file(tmp_path / "emitted.py"), emitted.name).fn)
+    assert function.__name__.isascii()  # which Triton's compiler wants
+    bind = create_function_from_signature(function.signature, function.params, make_backend(GPUTarget("cuda", 90, 32)))
+    options = {"num_warps": 1, "num_stages": 1, "debug": False, "instrumentation_mode": "", **emitted.options}
+    options |= {"fpsan_homomorphic_casts": False}
+    arguments = [x, *numbers, y]
+    bound, specialization, left = bind(*arguments, **options)
+    assert [*bound.values()] == arguments and left == options
+    assert [kind for kind, _ in specialization] == ["*i32", *["i32"] * len(numbers), "*i32"]

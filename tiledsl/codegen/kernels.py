@@ -8,7 +8,7 @@ from functools import cache
 
 from tiledsl.codegen.expressions import ATOM, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
-from tiledsl.codegen.names import PythonNames, comment, printable, quoted
+from tiledsl.codegen.names import LAUNCH_NAMES, PythonNames, comment, printable, quoted
 from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, thread, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -33,7 +33,7 @@ class KernelWriter:
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch
-        self.names = PythonNames(module_names)
+        self.names = PythonNames(module_names | LAUNCH_NAMES)
         self.variables = Variables(launch.body, self.names)
         self.expressions = Expressions(self.variables)
         self.lines: list[str] = []

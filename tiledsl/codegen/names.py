@@ -11,10 +11,19 @@ import re
 import string
 import unicodedata
 
+from tiledsl.launch_options import LAUNCH_OPTIONS
+
 RESERVED = {
     *keyword.kwlist, *dir(builtins), "tl", "triton", "torch", "libdevice", "gdc_wait", "gdc_launch_dependents",
     "match", "case", "type",
 }  # fmt: skip
+
+LAUNCH_NAMES = {
+    *LAUNCH_OPTIONS, "enable_fp_fusion", "debug", "sanitize_overflow", "instrumentation_mode",
+    "fpsan_homomorphic_casts", "options", "params", "specialization", "specialize_impl", "backend", "JITCallable",
+}  # fmt: skip
+"""Which a kernel's parameters cannot have: keywords of its launch, and names of the function that Triton binds them by
+(`create_function_from_signature` in triton/runtime/jit.py)."""
 
 
 class PythonNames:

@@ -16,7 +16,7 @@ from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.kernels import KernelWriter
-from tiledsl.codegen.names import PythonNames
+from tiledsl.codegen.names import LAUNCH_NAMES, PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, scf, tensor, triton
 from tiledsl.ir.core import Operation, Value
@@ -41,7 +41,7 @@ class SpecializedWriter(KernelWriter, ABC):
         self.out_buffers: dict[triton.StoreBlockOp, str] = {}
         self.out_places: dict[str, str] = {}  # where the next box is stored, of several places
         self.layouts = self.make_layouts(module_names)
-        self.names = PythonNames(module_names)
+        self.names = PythonNames(module_names | LAUNCH_NAMES)
         self.variables = self.make_variables()
         self.expressions = GluonExpressions(self.variables, self.layouts)
         self.lines: list[str] = []

@@ -162,6 +162,40 @@ def test_an_integer_that_64_bits_do_not_hold_is_refused(made: Any) -> None:
         tiledsl.compile(main, target="interpret")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_integer_beside_a_float_is_one_of_any_size(dtype: str) -> None:
+    @T.prim_func
+    def main(X: T.Tensor((4,), dtype), Y: T.Tensor((4, 4), dtype)):
+        with T.Kernel(1):
+            for i in T.Parallel(4):
+                Y[0, i] = X[i] / 2**64
+                Y[1, i] = -(2**70) * X[i] + T.cast(2**65, dtype)
+                Y[2, i] = T.if_then_else(X[i] < 2**66, 3**50, X[i])
+                Y[3, i] = T.max(X[i], 2**63)
+
+    x = torch.tensor([1.5, -3.0, 2.0**67, 0.0], dtype=getattr(torch, dtype))
+    wanted = [x / 2.0**64, x * -(2.0**70) + 2.0**65, torch.where(x < 2.0**66, float(3**50), x), x.clamp(min=2.0**63)]
+    assert torch.equal(tiledsl.compile(main, out_idx=-1, target="interpret")(x), torch.stack(wanted))
+
+    @T.prim_func
+    def larger(X: T.Tensor((4,), dtype)):
+        with T.Kernel(1):
+            X[0] = X[0] * 10**400
+
+    with pytest.raises(TileError, match=f"an integer of 1329 bits does not fit in {dtype}"):
+        tiledsl.compile(larger, target="interpret")
+
+
+def test_a_scalar_that_no_float_holds_is_refused() -> None:
+    @T.prim_func
+    def main(X: T.Tensor((1,), "float32"), s: T.float32):
+        with T.Kernel(1):
+            X[0] = s
+
+    with pytest.raises(TileError, match="s is an integer of 1329 bits, which float32 does not hold"):
+        tiledsl.compile(main, target="interpret")(torch.zeros(1), 10**400)
+
+
 def test_indices_that_int32_does_not_hold_keep_their_value() -> None:
     @T.prim_func
     def main(X: T.Tensor((6,), "int32"), U: T.Tensor((1,), "uint32"), Y: T.Tensor((4, 4), "int64")):

@@ -104,6 +104,9 @@ SHARED = [zeros(6)[::2], zeros(3, 4)[:, :3]]
         ([N], [(1 << 31) - 1], None),
         ([N], [1 << 31], "k: n is 2147483648, which int32 does not hold"),
         ([N], [-(1 << 31) - 1], "k: n is -2147483649, which int32 does not hold"),
+        ([N], [10**5000], "k: n is an integer of 16610 bits, which int32 does not hold"),
+        ([Parameter("s", "float32", False)], [10**400], "k: s is an integer of 1329 bits, which float32 does not hold"),
+        ([Parameter("u", "uint8", False)], [10**400], "k: u is an integer of 1329 bits, which uint8 does not hold"),
         ([Parameter("w", "int64", False)], [-(1 << 63)], None),
         ([Parameter("w", "int64", False)], [1 << 63], "k: w is 9223372036854775808, which int64 does not hold"),
         ([Parameter("w", "uint8", False)], [256], None),  # is converted

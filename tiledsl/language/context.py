@@ -64,7 +64,8 @@ class RegionBuilder(Builder):
 def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
     """A Python number as an element type holds it; integers wrap. Raises TileError for what has no value there."""
     if isinstance(number, int):
-        if not -(1 << 63) <= number < 1 << 64:
+        fits = abs(number) < 1 << 1023 if is_float(dtype) else -(1 << 63) <= number < 1 << 64
+        if not fits:
             raise TileError(f"an integer of {number.bit_length()} bits does not fit in {dtype}")
     elif not is_float(dtype) and not math.isfinite(number):
         raise TileError(f"{number} cannot be converted to {dtype}")

@@ -7,6 +7,7 @@ before proves that all checks have passed. See launch_source for what a warm cal
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -170,7 +171,8 @@ class Launcher:
         for name, type in self.scalars.items():
             number = self.names.index(name)
             if isinstance(arguments[number], int) or (type == "float" and isinstance(arguments[number], float)):
-                converted[number] = {"int": int, "float": float, "bool": bool}[type](arguments[number])
+                with contextlib.suppress(OverflowError):
+                    converted[number] = {"int": int, "float": float, "bool": bool}[type](arguments[number])
         return tuple(converted)
 
     def _stand_in(self, number: int, arguments: Sequence[Any]) -> Any:

@@ -182,10 +182,10 @@ def _check_scalar(kernel: str, param: Parameter, argument: Any) -> None:
         raise TileError(
             f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {argument}", code="wrong-argument"
         )
-    if param.dtype in _KEPT_BITS and int(argument) >> _KEPT_BITS[param.dtype] not in (0, -1):
-        raise TileError(
-            f"{kernel}: {param.name} is {argument}, which {param.dtype} does not hold", code="wrong-argument"
-        )
+    too_large = param.dtype in _KEPT_BITS and int(argument) >> _KEPT_BITS[param.dtype] not in (0, -1)
+    if too_large or isinstance(argument, int) and abs(argument) >= 1 << 1023:  # which no type holds, and no float
+        given = argument if abs(argument) < 1 << 64 else f"an integer of {int(argument).bit_length()} bits"
+        raise TileError(f"{kernel}: {param.name} is {given}, which {param.dtype} does not hold", code="wrong-argument")
 
 
 _LARGEST_SIZE = (1 << 31) - 1

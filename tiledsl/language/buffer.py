@@ -149,14 +149,8 @@ class Reference(Expr):
                 self._element(axis, index, dim)
 
     def _element(self, axis: int, index: Any, dim: Any) -> None:
-        if isinstance(index, Expr):
-            if index.dtype.is_float():
-                raise TileError(
-                    f"index {axis} of {self.buffer.name} is {index.dtype}; convert it with T.cast(x, 'int32')"
-                )
-        elif isinstance(index, bool) or not isinstance(index, int):
-            raise TileError(f"index {axis} of {self.buffer.name} is {describe(index)}, not an integer")
-        else:
+        self._check_integer("index", axis, index)
+        if isinstance(index, int):
             index = index if index >= 0 else dim + index
             if isinstance(index, int) and isinstance(dim, int) and not 0 <= index < dim:
                 raise TileError(
@@ -167,12 +161,23 @@ class Reference(Expr):
         self.extents.append(None)
         self.ends.append(None)
 
+    def _check_integer(self, what: str, axis: int, index: Any) -> None:
+        if isinstance(index, Expr):
+            if index.dtype.is_float():
+                raise TileError(
+                    f"{what} {axis} of {self.buffer.name} is {index.dtype}; convert it with T.cast(x, 'int32')"
+                )
+        elif isinstance(index, bool) or not isinstance(index, int):
+            raise TileError(f"{what} {axis} of {self.buffer.name} is {describe(index)}, not an integer")
+
     def _slice(self, axis: int, index: slice, dim: Any) -> None:
         if plain(index.step) not in (None, 1):
             raise TileError(f"slices of {self.buffer.name} have step 1; a strided access goes in a T.Parallel loop")
         lower, upper = plain(index.start), plain(index.stop)
         lower = 0 if lower is None else lower
         upper = dim if upper is None else upper
+        self._check_integer("the start of slice", axis, lower)
+        self._check_integer("the end of slice", axis, upper)
         if isinstance(lower, (Var, Reference)):  # read once: the slice stays where it is when the variable changes
             lower = Scalar(lower.value())
         lower = dim + lower if isinstance(lower, int) and lower < 0 else lower

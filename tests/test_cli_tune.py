@@ -160,7 +160,9 @@ def test_check_ends_with_an_error(tmp_path: Path) -> None:
     path.write_bytes(dump(file_of(entry({"block": 64, "tags": 1}, size=64), entry({"block": 64, "tags": 1}, size=64))))
     assert run("tuned", "check", tmp_path / "none").exit_code == 1
     (tmp_path / "empty").mkdir()
-    assert run("tuned", "check", tmp_path / "empty").exit_code == 1
+    for command in (("check",), ("list",), ("table",), ("merge", tmp_path / "merged")):
+        empty = run("tuned", *command, tmp_path / "empty")
+        assert empty.exit_code == 1 and f"there is no tuned-config file in {tmp_path / 'empty'}" in empty.output
     compared = run("tuned", "compare", path, "--program", PROGRAM)
     assert compared.exit_code == 1 and "size=64: broken" in compared.output
 
@@ -179,4 +181,4 @@ def test_files_of_nonsense_are_refused(tmp_path: Path) -> None:
         result = run("tuned", *arguments)
         assert result.exit_code == 1 and "entry 1: it is no object" in result.output
     result = run("tuned", "compare", tmp_path, "--program", PROGRAM)
-    assert result.exit_code == 1 and "there is no file" in result.output
+    assert result.exit_code == 1 and f"{tmp_path} is a folder; name a file of it" in result.output

@@ -46,6 +46,14 @@ def test_an_error_shows_the_scripts_frames_only(script: Path, capsys: pytest.Cap
     assert error.endswith("AssertionError: here\n")
 
 
+def test_a_script_that_is_no_python_shows_its_own_line_only(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.write_text("x = 1\ndef f(:\n")
+    assert run_script(script) == 1
+    shown = capsys.readouterr().err
+    assert f'File "{script}", line 2' in shown and shown.endswith("SyntaxError: invalid syntax\n")
+    assert shown.count("File ") == 1 and "Traceback" not in shown  # as Python shows it
+
+
 def test_a_tile_error_has_no_traceback(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script.write_text(
         "import tilelang\nimport tilelang.language as T\n\n"

@@ -55,7 +55,7 @@ def run_script(
         return 1
     except Exception as error:
         frames = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without this one
-        traceback.print_exception(type(error), error, frames or error.__traceback__, file=sys.stderr)
+        traceback.print_exception(type(error), error, frames, file=sys.stderr)
         return 1
     finally:
         sys.stdout.flush()

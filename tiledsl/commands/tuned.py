@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,13 +106,15 @@ def check(paths: tuple[Path, ...], program: str | None, allow_stale: bool) -> No
 
     function = None if program is None else find_autotuned(program)
     files = files_in(paths)
+    if not files:
+        raise _no_file_in(paths)
     problems = [problem for path in files for problem in check_file(path, function, allow_stale)]
     give(files=files, problems=[asdict(problem) for problem in problems])
     for problem in problems:
         click.echo(printable(str(problem)))
     errors = sum(problem.severity == "error" for problem in problems)
     click.echo(f"{len(files)} files: {errors} errors, {len(problems) - errors} warnings")
-    if errors or not files:
+    if errors:
         raise click.exceptions.Exit(1)
 
 
@@ -132,8 +135,8 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
     from tiledsl.autotuner.tuned.entry import arguments_text
     from tiledsl.commands.autotuned import find_autotuned
 
-    if not path.is_file():
-        raise TileError(f"there is no file {path}")
+    if path.is_dir():
+        raise TileError(f"{path} is a folder; name a file of it")
     ((_, file),) = _read((path,))
     function = find_autotuned(program)
     options: dict[str, Any] = {} if target is None else {"target": target}
@@ -284,5 +287,9 @@ def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
             raise TileError(f"{path}: {file.problems[0]}", notes=["tiledsl tuned check says all that is wrong"])
         files.append((path, file))
     if not files:
-        raise TileError(f"there is no tuned-config file in {', '.join(map(str, paths))}")
+        raise _no_file_in(paths)
     return files
+
+
+def _no_file_in(paths: Iterable[Path]) -> TileError:
+    return TileError(f"there is no tuned-config file in {', '.join(map(str, paths))}")

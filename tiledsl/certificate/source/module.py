@@ -9,7 +9,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ from tiledsl.certificate.source.triton import Descriptor, on_device
 from tiledsl.ir.types import ELEMENTS
 
 _CARRIED = "_number_of_a_type"
+
+
+@functools.lru_cache(maxsize=16)  # a module is run with several sizes, and in several orders
+def _code(source: str) -> CodeType:
+    return compile(_typed(source), EMITTED, "exec")
 
 
 def _typed(source: str) -> ast.Module:
@@ -139,7 +144,7 @@ class SourceModule:
         self.modules = self._modules()
         with np.errstate(all="ignore"):
             try:
-                exec(compile(_typed(source), EMITTED, "exec"), self.namespace)
+                exec(_code(source), self.namespace)
             except ExecutorError as error:
                 raise self._placed(error, error) from error
             except Exception as error:

@@ -263,7 +263,7 @@ def meanings(kernel: Any) -> list[Meaning]:
             for number, (each, value) in enumerate(zip(given, root.body.args, strict=False)):
                 if isinstance(each, np.ndarray) and each.dtype == EXACT and scale != 1:
                     with np.errstate(all="ignore"):
-                        each[...] = unknowns(rounded(each["value"] * scale, value.dtype), f"{number} {seed}")
+                        each[...] = unknowns(rounded(each.real * scale, value.dtype), f"{number} {seed}")
             program = copies(given)
             executor = Executor(algebra(remembered))
             executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
@@ -322,9 +322,9 @@ def copies(arguments: list[Any]) -> list[Any]:
 
 def bits(array: np.ndarray) -> np.ndarray:
     """What is compared of elements: floats bit by bit, but that all NaN are one."""
-    if array.dtype.fields is None:
+    if array.dtype.kind != "c":
         return array
-    value = np.ascontiguousarray(array["value"])
+    value = np.ascontiguousarray(array.real)
     return np.where(np.isnan(value), np.uint64(1), value.view(np.uint64))
 
 

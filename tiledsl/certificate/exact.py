@@ -36,7 +36,9 @@ from tiledsl.certificate.remembered import Remembered
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.math_functions import MATH_FUNCTIONS
 
-EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])
+# An element is a complex number, which NumPy moves much faster than a structure: its real part is the value, and the
+# bits of the imaginary one, which are never those of a NaN, are the fingerprint.
+EXACT = np.dtype(np.complex128)
 
 ALLOWANCES = {
     "reassociation": "sums in another order, or in parts",
@@ -67,17 +69,27 @@ def made(value: Any, fingerprint: Any) -> Any:
         signed = np.where(value > 0, _INFINITY, _P - _INFINITY)
         fingerprint = np.where(finite, fingerprint, np.where(np.isnan(value), _NAN, signed))
     both = np.empty(value.shape, EXACT)
-    both["value"], both["print"] = value, fingerprint
+    both.real, both.imag = value, np.asarray(fingerprint, np.uint64).view(np.float64)
     return scalar(both)
+
+
+def _prints(x: Any) -> Any:
+    """The fingerprints of elements, with the bit that says which are known."""
+    return x.imag.view(np.uint64)
 
 
 def fingerprints(x: Any) -> Any:
     """The fingerprints of elements."""
-    return x["print"] & _P
+    return _prints(x) & _P
+
+
+def anonymous(x: Any) -> Any:
+    """The same elements as numbers that no program names."""
+    return made(x.real, fingerprints(x))
 
 
 def _is_known(x: Any) -> Any:
-    return (x["print"] & _KNOWN) != _ZERO
+    return (_prints(x) & _KNOWN) != _ZERO
 
 
 def _fractions(value: Any) -> Any:
@@ -99,15 +111,26 @@ def unknowns(values: Any, seed: str) -> Any:
 
 def _odd(name: str, x: Any) -> Any:
     """A symbol through which a sign passes."""
-    opposite = modular.negative(x)
-    flips = x > opposite
-    found = modular.symbol(name, np.where(flips, opposite, x))
-    return np.where(flips, modular.negative(found), found)
+    size = _size(x)
+    return modular.symbol(name, size) ^ _sign(x, size)
 
 
 def _size(x: Any) -> Any:
     """The same for a residue and its negative."""
-    return np.minimum(x, modular.negative(x))
+    return np.minimum(x, x ^ _P)
+
+
+def _sign(x: Any, size: Any) -> Any:
+    """What turns the one into the other by an exclusive or: p where they are each other's negatives, else 0."""
+    return x ^ size
+
+
+def _mended(found: Any, *cases: tuple[Any, Callable[[], Any]]) -> Any:
+    """What was found, but another thing in some places, which are few or none. Of two cases the later one counts."""
+    for places, instead in cases:
+        if np.any(places):
+            found = np.where(places, instead(), found)
+    return found
 
 
 def _opposite(fingerprint: Any) -> Any:
@@ -115,10 +138,27 @@ def _opposite(fingerprint: Any) -> Any:
 
 
 def _collapsed(x: Any) -> Any:
-    """The one element that a value consists of, if it is known to do so; else the value."""
-    if isinstance(x, np.ndarray) and x.size and not any(s for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
+    """A value without what is known to be the same along an axis: with 1 element there, or as the one that it is."""
+    if not isinstance(x, np.ndarray) or not x.size:
+        return x
+    longer = [size > 1 for size in x.shape]
+    if not any(step for step, is_longer in zip(x.strides, longer) if is_longer):
         return x[(0,) * x.ndim]
-    return x
+    if all(x.strides):
+        return x
+    return x[tuple(slice(None) if step else slice(1) for step in x.strides)]
+
+
+def _collapsing(function: Function) -> Function:
+    """A function of elements, which computes once what is the same along an axis."""
+
+    def apply(*operands: Any) -> Any:
+        found = function(*map(_collapsed, operands))
+        shapes = [np.shape(each) for each in operands]
+        shape = shapes[0] if all(each in (shapes[0], ()) for each in shapes) else np.broadcast_shapes(*shapes)
+        return found if np.shape(found) == shape else np.broadcast_to(found, shape)
+
+    return apply
 
 
 class ExactAlgebra(Algebra):
@@ -135,6 +175,7 @@ class ExactAlgebra(Algebra):
         self.allowed = frozenset(allowed)
         assert self.allowed <= ALLOWANCES.keys(), self.allowed
         self.is_field = bool(self.allowed & _AS_A_FIELD)
+        self.by_value = "rescaling" in self.allowed  # of fingerprints it only counts which numbers are known
         self.rounds32 = rounds32
         self.remembered = remembered or Remembered()
         self.spelled = {dtype: Spelled() for dtype in ELEMENTS if is_float(dtype)}
@@ -142,7 +183,7 @@ class ExactAlgebra(Algebra):
     def _remembering(self, function: Function, *key: Any) -> Function:
         divides = "reciprocal" in self.allowed and "div" in key  # to nothing else this makes a difference
         masks = "masking" in self.allowed
-        key = self.is_field, "rescaling" in self.allowed, divides, masks, self.rounds32, *key
+        key = self.is_field, self.by_value, divides, masks, self.rounds32, *key
 
         def apply(*operands: Any) -> Any:
             if max(map(np.size, operands)) < _FEW_ELEMENTS:
@@ -157,7 +198,7 @@ class ExactAlgebra(Algebra):
     def constant(self, number: Any, dtype: str) -> Any:
         if not is_float(dtype):
             return super().constant(number, dtype)
-        if isinstance(number, (np.void, np.ndarray)):
+        if isinstance(number, (np.complexfloating, np.ndarray)):
             return number
         return numbers(rounded(np.float64(number), dtype))
 
@@ -179,7 +220,7 @@ class ExactAlgebra(Algebra):
         return made(rounded(value, dtype) if self.rounds32 else value, fingerprint)
 
     def _narrowed(self, value: Any, fingerprint: Any, dtype: str) -> Any:
-        if "rescaling" in self.allowed:
+        if self.by_value:
             return made(value, fingerprint)
         nearest = rounded(value, dtype)
         known = (fingerprint & _KNOWN) != _ZERO
@@ -193,28 +234,21 @@ class ExactAlgebra(Algebra):
     def _elementwise(self, name: str, compute: Function, concrete: Function, dtype: str) -> Function:
         """A function of elements: `compute` gives fingerprints from values and fingerprints, `concrete` values."""
 
-        def apply(*operands: Any) -> Any:
-            shape = np.broadcast_shapes(*[np.shape(each) for each in operands])
-            single = [_collapsed(each) for each in operands]
-            found = remembering(*single)
-            return np.broadcast_to(found, shape) if np.shape(found) != shape else found
-
         def elements(*operands: Any) -> Any:
-            values, prints = [each["value"] for each in operands], [each["print"] for each in operands]
+            values, prints = [each.real for each in operands], [_prints(each) for each in operands]
             value = np.asarray(concrete(*values), np.float64)
-            fingerprint = compute(*[each & _P for each in prints], *values)
+            fingerprint = _ZERO if self.by_value else compute(*[each & _P for each in prints], *values)
             if name in ("mul", "div") and not self.is_field:
                 fingerprint = _scaled(name, prints, fingerprint)
-            finite, is_known = np.isfinite(values[0]), prints[0]
+            finite, known = np.isfinite(values[0]), prints[0]
             for each, fraction in zip(values[1:], prints[1:], strict=True):
-                finite, is_known = finite & np.isfinite(each), is_known & fraction
-            is_known = is_known & _KNOWN != _ZERO
+                finite, known = finite & np.isfinite(each), known & fraction
+            known = known & _KNOWN
             if not np.all(finite):  # exp(-inf) is 0, and so on
-                is_known = is_known | (np.isfinite(value) & ~finite)
-            return self._rounded(value, np.where(is_known, fingerprint | _KNOWN, fingerprint), dtype)
+                known = np.where(np.isfinite(value) & ~finite, _KNOWN, known)
+            return self._rounded(value, fingerprint | known, dtype)
 
-        remembering = self._remembering(elements, name, dtype)
-        return apply
+        return _collapsing(self._remembering(elements, name, dtype))
 
     def _added(self, a: Any, b: Any) -> Any:
         """The values of sums of two."""
@@ -225,14 +259,18 @@ class ExactAlgebra(Algebra):
     def _add(self, a: Any, b: Any, *_: Any) -> Any:
         if self.is_field:
             return modular.add(a, b)
-        low, high = np.minimum(a, b), np.maximum(a, b)
         # Of (a, b) and (-a, -b), the pair with the smaller element is taken, and its sign put back.
-        flips = modular.negative(high) < low
-        first, second = np.where(flips, _P - high, low), np.where(flips, _P - low, high)
-        found = modular.symbol("add", first, second)
-        found = np.where(flips, modular.negative(found), found)
-        found = np.where(a == modular.negative(b), _ZERO, np.where(a == b, modular.shifted(a, 1), found))
-        return np.where(a == _ZERO, b, np.where(b == _ZERO, a, found))
+        total = a + b
+        sign = (total > _P) * _P
+        one, other = a ^ sign, b ^ sign
+        found = modular.symbol("add", np.minimum(one, other), np.maximum(one, other)) ^ sign
+        return _mended(
+            found,
+            (a == b, lambda: modular.shifted(a, 1)),
+            (total == _P, lambda: _ZERO),
+            (a == _ZERO, lambda: b),
+            (b == _ZERO, lambda: a),
+        )
 
     def _multiply(self, a: Any, b: Any, *_: Any) -> Any:
         if self.is_field:
@@ -244,10 +282,14 @@ class ExactAlgebra(Algebra):
                     found = modular.shifted(other, places[0])
                     return modular.negative(found) if places[1] else found
         size_a, size_b = _size(a), _size(b)
-        found = modular.symbol("mul", np.minimum(size_a, size_b), np.maximum(size_a, size_b))
-        found = np.where(size_a == _ONE, size_b, np.where(size_b == _ONE, size_a, found))
-        found = np.where((a == _ZERO) | (b == _ZERO), _ZERO, found)
-        return np.where((a == size_a) == (b == size_b), found, modular.negative(found))
+        sign = _sign(a, size_a) ^ _sign(b, size_b)
+        found = modular.symbol("mul", np.minimum(size_a, size_b), np.maximum(size_a, size_b)) ^ sign
+        return _mended(
+            found,
+            (size_b == _ONE, lambda: size_a ^ sign),
+            (size_a == _ONE, lambda: size_b ^ sign),
+            ((a == _ZERO) | (b == _ZERO), lambda: _ZERO),
+        )
 
     def _divide(self, a: Any, b: Any, *_: Any) -> Any:
         if "reciprocal" in self.allowed:
@@ -256,15 +298,16 @@ class ExactAlgebra(Algebra):
             found = modular.shifted(a, -places[0])
             return modular.negative(found) if places[1] else found
         size_a, size_b = _size(a), _size(b)
-        found = np.where(size_b == _ONE, size_a, modular.symbol("div", size_a, size_b))
-        found = np.where(a == _ZERO, _ZERO, found)
-        return np.where((a == size_a) == (b == size_b), found, modular.negative(found))
+        sign = _sign(a, size_a) ^ _sign(b, size_b)
+        found = modular.symbol("div", size_a, size_b) ^ sign
+        return _mended(found, (size_b == _ONE, lambda: size_a ^ sign), (a == _ZERO, lambda: _ZERO))
 
     def _fma(self, a: Any, b: Any, c: Any, *_: Any) -> Any:
         product = self._multiply(a, b)
         if self.is_field:
             return modular.add(product, c)
-        return np.where(c == _ZERO, product, np.where(product == _ZERO, c, modular.symbol("fma", product, c)))
+        found = modular.symbol("fma", product, c)
+        return _mended(found, (product == _ZERO, lambda: c), (c == _ZERO, lambda: product))
 
     def binary(self, name: str, dtype: str) -> Function:
         if not is_float(dtype):
@@ -284,28 +327,29 @@ class ExactAlgebra(Algebra):
 
     def compare(self, predicate: str, dtype: str) -> Function:
         compare = COMPARE[predicate]
-        return (lambda a, b: compare(a["value"], b["value"])) if is_float(dtype) else compare
+        return (lambda a, b: compare(a.real, b.real)) if is_float(dtype) else compare
 
     def negate(self, dtype: str) -> Function:
         if not is_float(dtype):
             return super().negate(dtype)
-        return lambda x: made(-x["value"], _opposite(x["print"]))
+        return lambda x: made(-x.real, _opposite(_prints(x)))
 
     def cast(self, source: str, target: str) -> Function:
         if source == target or not (is_float(source) or is_float(target)):
             return super().cast(source, target)
         if target == "bool":
-            return lambda x: x["value"] != 0
+            return lambda x: x.real != 0
         if not is_float(target):
             to = self.dtype(target)
-            return lambda x: saturated(x["value"], target, to)
+            return lambda x: saturated(x.real, target, to)
         if not is_float(source):
             return lambda x: numbers(rounded(np.asarray(x).astype(np.float64), target))
         if target == "float64" or (target == "float32" and source != "float64"):
             return lambda x: x
         if source == "float64" and target != "float32":  # legalize-arith takes the bits apart, which are known numbers
-            return lambda x: numbers(rounded(x["value"], target))
-        return self._remembering(lambda x: self._narrowed(x["value"], x["print"], target), "cast", source, target)
+            return lambda x: numbers(rounded(x.real, target))
+        narrowed = self._remembering(lambda x: self._narrowed(x.real, _prints(x), target), "cast", source, target)
+        return _collapsing(narrowed)
 
     def bitcast(self, source: str, target: str) -> Function:
         if not (is_float(source) or is_float(target)) or source == target:
@@ -319,7 +363,7 @@ class ExactAlgebra(Algebra):
         return lambda x: from_bits(to_bits(x))
 
     def _bits(self, x: Any, dtype: str) -> Any:
-        bits = encoded(x["value"], dtype)
+        bits = encoded(x.real, dtype)
         if not _is_known(x).all():
             self.spelled[dtype].add(bits, x)
         return bits
@@ -334,12 +378,12 @@ class ExactAlgebra(Algebra):
         record = MATH_FUNCTIONS[name]
         concrete = record.on_arrays
         if record.takes == "test":
-            return lambda x: concrete(x["value"])
+            return lambda x: concrete(x.real)
         if name == "clamp":
             return lambda x, low, high: _extremum("min")(_extremum("max")(x, low), high)
         if name == "abs":
             return lambda x: made(
-                np.abs(x["value"]), np.where(np.signbit(x["value"]), _opposite(x["print"]), x["print"])
+                np.abs(x.real), np.where(np.signbit(x.real), _opposite(_prints(x)), _prints(x))
             )
         if name == "sigmoid":
             return self._sigmoid(dtype)
@@ -349,7 +393,7 @@ class ExactAlgebra(Algebra):
             return self._elementwise(name, self._fma, concrete, dtype)
         if name == "ldexp":
             return lambda x, n: made(
-                np.ldexp(x["value"], np.asarray(n).astype(np.int32)),
+                np.ldexp(x.real, np.asarray(n).astype(np.int32)),
                 modular.shifted(fingerprints(x), np.asarray(n).astype(np.int64)),
             )
 
@@ -369,7 +413,7 @@ class ExactAlgebra(Algebra):
 
         def compute(x: Any) -> Any:
             made = divide(one, add(exponential(negate(x)), one))
-            return self._rounded(made["value"], made["print"], dtype)
+            return self._rounded(made.real, _prints(made), dtype)
 
         return compute
 
@@ -388,7 +432,7 @@ class ExactAlgebra(Algebra):
         if not is_float(dtype):
             return super().atomic(kind, dtype)
         if kind == "add":  # in any order
-            return lambda old, new: made(old["value"] + new["value"], modular.add(fingerprints(old), fingerprints(new)))
+            return lambda old, new: made(old.real + new.real, modular.add(fingerprints(old), fingerprints(new)))
         if kind not in ("max", "min"):
             raise ExecutorError(f"an atomic {kind} of {dtype}")
         return _extremum(kind)
@@ -402,19 +446,19 @@ class ExactAlgebra(Algebra):
             if x.shape[axis] == 0:
                 raise ExecutorError("a reduction of nothing")
             x = x if absolute is None else absolute(x)
-            values, prints, are_known = x["value"], fingerprints(x), _is_known(x).all(axis)
+            values, prints, are_known = x.real, fingerprints(x), _is_known(x).all(axis)
             if kind in ("max", "absmax", "min"):
                 lowest = kind == "min"
                 combine = (np.minimum if lowest else np.maximum) if propagate_nan else (np.fmin if lowest else np.fmax)
                 value = combine.reduce(values, axis=axis)
                 chosen = values == np.expand_dims(value, axis)
-                return made(value, np.where(chosen, x["print"], _ZERO).max(axis))
+                return made(value, np.where(chosen, _prints(x), _ZERO).max(axis))
             if kind == "prod":
                 steps = np.moveaxis(x, axis, 0)
                 total = steps[0]
                 for step in steps[1:]:
                     total = self.binary("mul", "float64" if dtype == "float64" else "float32")(total, step)
-                return self._rounded(total["value"], total["print"], dtype)
+                return self._rounded(total.real, _prints(total), dtype)
             if kind not in ("sum", "abssum"):
                 raise ExecutorError(f"a reduction {kind} of {dtype}")
             prints = self._sum(prints, axis, modular.sums, np.sum)
@@ -427,7 +471,7 @@ class ExactAlgebra(Algebra):
         """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up. Terms
         are told apart by how many there are before them: zeros, with which tiles are padded, are none."""
         plain = total(prints, axis)
-        if self.is_field:
+        if self.is_field:  # as values alone are
             return plain
         present = prints != _ZERO
         places = np.cumsum(present, axis, dtype=np.uint64)
@@ -446,13 +490,13 @@ class ExactAlgebra(Algebra):
                 prints = self._sum(fingerprints(x), axis, modular.prefix_sums, np.cumsum)
                 known = np.logical_and.accumulate(_is_known(x), axis)
                 prints = np.where(known, prints | _KNOWN, prints)
-                result = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
+                result = np.asarray(self._rounded(np.cumsum(x.real, axis), prints, dtype))
             else:
                 combine, steps = self.combine(kind, wide), [np.moveaxis(x, axis, 0)[0]]
                 for each in np.moveaxis(x, axis, 0)[1:]:
                     steps.append(combine(steps[-1], each))
                 whole = np.moveaxis(np.stack([np.asarray(each) for each in steps]), 0, axis)
-                result = np.asarray(self._rounded(whole["value"], whole["print"], dtype))
+                result = np.asarray(self._rounded(whole.real, _prints(whole), dtype))
             return np.flip(result, axis) if reverse else result
 
         return self._remembering(compute, "scan", kind, axis, reverse, dtype)
@@ -471,18 +515,17 @@ class ExactAlgebra(Algebra):
         through64 = "float64" in (a, b) and dtype == "float32"
 
         def compute(x: Any, y: Any, c: Any) -> Any:
-            values = np.where(np.isnan(x["value"]), 0, x["value"]) @ np.where(np.isnan(y["value"]), 0, y["value"])
-            finite = np.isfinite(x["value"]).all() and np.isfinite(y["value"]).all()
-            values = values if finite else x["value"] @ y["value"]
-            if self.is_field:
+            values = np.ascontiguousarray(x.real) @ np.ascontiguousarray(y.real)
+            if self.by_value:
+                prints = np.zeros(values.shape, np.uint64)
+            elif self.is_field:
                 prints = modular.dot(fingerprints(x), fingerprints(y))
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
-                product = modular.dot(_factors(factors[0](x), 1), _factors(factors[1](y), 0))
-                prints = self._accumulated(name, product, None if c is None else c["print"])
-            values = values if c is None else self._added(values, c["value"])
+                prints = _dot(name, factors[0](x), factors[1](y), _ZERO | _KNOWN if c is None else _prints(c))
+            values = values if c is None else self._added(values, c.real)
             known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
-            prints = np.where(known, prints | _KNOWN, prints)
+            prints = _mended(prints, (known, lambda: prints | _KNOWN))
             if through64:
                 return self._narrowed(values, prints, "float32")
             return self._rounded(values, prints, dtype)
@@ -495,15 +538,21 @@ class ExactAlgebra(Algebra):
             return fingerprints
 
         def compute(x: Any) -> Any:
-            value, prints = x["value"], fingerprints(x)
+            value, prints = x.real, fingerprints(x)
             step = np.ldexp(1.0, np.frexp(value)[1] - _TF32_BITS)
             return np.where(np.rint(value / step) * step == value, prints, _odd("tf32", prints))
 
         return compute
 
-    def _accumulated(self, name: str, product: Any, start: Any) -> Any:
-        start = _ZERO | _KNOWN if start is None else start
-        return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
+
+def _dot(name: str, x: Any, y: Any, start: Any) -> Any:
+    """Fingerprints of what a product adds to others: of its factors from both sides, each with its place along the inner
+    dimension, where neither is 0."""
+    places = np.arange(len(y), dtype=np.uint64)
+    rows = modular.chosen_sums(_present(modular.symbol("factor", places, x), x), y != _ZERO)
+    columns = modular.chosen_sums(_present(modular.symbol("factor", places, y.T), y.T), x.T != _ZERO).T
+    found = modular.symbol(name, np.minimum(rows, columns), np.maximum(rows, columns), start & _P)
+    return _mended(found, ((rows == _ZERO) | (columns == _ZERO), lambda: start))
 
 
 class Spelled:
@@ -533,20 +582,17 @@ class Spelled:
         return np.where(is_there, self.elements[place], numbers)
 
 
-def _factors(prints: Any, axis: int) -> Any:
-    """Fingerprints of a product's operand, each with its place along the inner dimension."""
-    places = np.arange(prints.shape[axis], dtype=np.uint64)
-    found = modular.symbol("factor", places[:, None] if axis == 0 else places[None], prints)
-    return np.where(prints == _ZERO, _ZERO, found)
+def _present(found: Any, prints: Any) -> Any:
+    return _mended(found, (prints == _ZERO, lambda: _ZERO))
 
 
 def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], Any]:
     """max or min: one of the two, as their values decide; of equal ones the greater fingerprint."""
 
     def compute(a: Any, b: Any) -> Any:
-        x, y = a["value"], b["value"]
+        x, y = a.real, b.real
         first = (x > y) if name == "max" else (x < y)
-        first = first | ((x == y) & (a["print"] >= b["print"]))
+        first = first | ((x == y) & (_prints(a) >= _prints(b)))
         if propagate_nan:
             first = (first & ~np.isnan(y)) | np.isnan(x)
         else:
@@ -563,13 +609,14 @@ def _scaled(name: str, prints: list[Any], result: Any) -> Any:
         are_known = (prints[at] & _KNOWN) != _ZERO
         if not np.ndim(are_known) or not are_known.any():
             continue
-        numbers, positions = np.unique(prints[at] & _P, return_inverse=True)
-        powers = [_power_of_two(each) for each in numbers]
-        is_power = np.array([each is not None for each in powers])[positions].reshape(are_known.shape)
-        places = np.array([each[0] if each else 0 for each in powers])[positions].reshape(are_known.shape)
-        is_negative = np.array([bool(each and each[1]) for each in powers])[positions].reshape(are_known.shape)
-        exact = modular.shifted(prints[1 - at] & _P, np.asarray(places if name == "mul" else -places))
-        result = np.where(are_known & is_power, np.where(is_negative, modular.negative(exact), exact), result)
+        number = prints[at] & _P
+        opposite = number ^ _P
+        is_negative = (opposite & (opposite - _ONE)) == _ZERO
+        size = np.where(is_negative, opposite, number)
+        is_power = are_known & (number != _ZERO) & ((size & (size - _ONE)) == _ZERO)
+        places = np.frexp(size.astype(np.float64))[1] - 1
+        exact = modular.shifted(prints[1 - at] & _P, places if name == "mul" else -places)
+        result = np.where(is_power, np.where(is_negative, modular.negative(exact), exact), result)
     return result
 
 

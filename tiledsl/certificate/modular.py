@@ -1,6 +1,7 @@
 """Arithmetic modulo p = 2**61 - 1 on uint64 arrays, and pseudo-random functions with values there.
 
-All residues are below p. A polynomial identity that does not hold survives one random point with a probability of its
+All residues are below p, but that one symbol in 2**61 may be p itself. Below p, x - p wraps around, so that the
+smaller of x and x - p is the residue of both; and p - x is x with its 61 bits inverted. A polynomial identity that does not hold survives one random point with a probability of its
 degree over p (Schwartz 1980, Zippel 1979).
 """
 
@@ -20,23 +21,24 @@ def _u(number: int) -> Any:
     return np.uint64(number)
 
 
-_30, _31, _61 = _u(30), _u(31), _u(61)
+_3, _30, _31, _61 = _u(3), _u(30), _u(31), _u(61)
 _LOW30, _LOW31 = _u((1 << 30) - 1), _u((1 << 31) - 1)
 
 
 def reduced(x: Any) -> Any:
     """Any uint64 modulo p."""
     x = (x & _P) + (x >> _61)
-    return np.where(x >= _P, x - _P, x)
+    return np.minimum(x, x - _P)
 
 
 def add(a: Any, b: Any) -> Any:
     made = a + b
-    return np.where(made >= _P, made - _P, made)
+    return np.minimum(made, made - _P)
 
 
 def negative(a: Any) -> Any:
-    return np.where(a == _ZERO, a, _P - a)
+    made = a ^ _P
+    return np.minimum(made, made - _P)
 
 
 def multiply(a: Any, b: Any) -> Any:
@@ -50,8 +52,7 @@ def multiply(a: Any, b: Any) -> Any:
 def shifted(a: Any, places: Any) -> Any:
     """a * 2**places for residues a: a rotation of 61 bits, since 2**61 is 1. `places` may be negative, or an array."""
     left = np.remainder(places, 61).astype(np.uint64) if isinstance(places, np.ndarray) else _u(places % 61)
-    made = ((a << left) & _P) | (a >> (_61 - left))
-    return np.where(made == _P, _ZERO, made)
+    return ((a << left) & _P) | (a >> (_61 - left))
 
 
 def inverse(a: Any) -> Any:
@@ -101,9 +102,10 @@ def tag(name: str) -> Any:
 def symbol(name: str, *arguments: Any) -> Any:
     """A pseudo-random function of a name and residues, in their order."""
     made = tag(name)
-    for each in arguments:
-        made = _scramble((made ^ each) + _STEP)
-    return reduced(made)
+    for each in arguments[:-1]:
+        made = made ^ each
+        made = (made ^ (made >> _30)) * _MIX1
+    return _scramble((made ^ arguments[-1]) + _STEP) >> _3
 
 
 _LIMB = 21
@@ -121,10 +123,20 @@ def dot(a: Any, b: Any) -> Any:
         lefts = np.concatenate([((left >> at) & low).astype(np.float64) for at in limbs])
         rights = np.concatenate([((right >> at) & low).astype(np.float64) for at in limbs], axis=1)
         parts = (lefts @ rights).reshape(3, rows, 3, columns)
-        for place in range(5):
+        for place in range(5):  # of the sums of 61 bits, seven fit
             made = sum(parts[i, :, place - i] for i in range(3) if 0 <= place - i < 3)
-            total = add(total, shifted(reduced(np.asarray(made).astype(np.uint64)), _LIMB * place))
+            total = total + shifted(np.asarray(made).astype(np.uint64), _LIMB * place)
+        total = reduced(total)
     return total
+
+
+def chosen_sums(x: Any, chosen: Any) -> Any:
+    """x @ chosen, for residues of shape (M, K) and truth values of shape (K, N); (M, 1) where all columns are alike."""
+    if (chosen == chosen[:, :1]).all():
+        return sums(x * chosen[:, 0], 1)[:, None]
+    weights = chosen.astype(np.float64)  # sums of 2**22 halves are exact
+    low, high = (((x & _LOW31).astype(np.float64) @ weights), ((x >> _31).astype(np.float64) @ weights))
+    return add(reduced(low.astype(np.uint64)), shifted(reduced(high.astype(np.uint64)), 31))
 
 
 def sums(x: Any, axis: int) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from tiledsl.certificate.algebra import Function
 
 _MOST_BYTES = 1 << 28
+_FEW_BYTES = 1 << 13
 _HALF = np.uint64(31)
 _WEIGHTS = np.random.default_rng(0).integers(0, 1 << 64, 1 << 12, np.uint64) | np.uint64(1)
 
@@ -18,7 +19,7 @@ class Remembered:
 
     def __init__(self) -> None:
         self.results: dict[Any, np.ndarray] = {}
-        self.contents: dict[int, Any] = {}  # of results, by their ids, once they were operands
+        self.contents: dict[Any, Any] = {}  # of what is shown of results, which are by their ids
         self.bytes = 0
 
     def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
@@ -32,27 +33,34 @@ class Remembered:
                 self.results.clear()
                 self.contents.clear()
                 self.bytes = 0
+            if result.base is not None:
+                result = result.copy()
             result.flags.writeable = False
             self.results[key] = result
-            self.contents[id(result)] = None
+            self.contents[id(result)] = ()
             self.bytes += result.nbytes
         return self.results[key]
 
     def _content(self, x: Any) -> Any:
-        if id(x) not in self.contents:
+        if not isinstance(x, np.ndarray):
             return _content(x)
-        content = self.contents[id(x)]
-        if content is None:
-            content = self.contents[id(x)] = _content(x)
-        return content
+        result = id(x if x.base is None else x.base)
+        if result not in self.contents:
+            return _content(x)
+        shown = result, x.__array_interface__["data"][0], x.shape, x.strides, x.dtype
+        if shown not in self.contents:
+            self.contents[shown] = _content(x)
+        return self.contents[shown]
 
 
 def _content(x: Any) -> Any:
     """What stands for the contents of an operand; sums of products with random numbers take less time than a hash."""
-    if not isinstance(x, (np.ndarray, np.void)):
-        return x
-    if isinstance(x, np.void) or x.nbytes % (8 * len(_WEIGHTS)) or not x.flags.c_contiguous:
+    if not isinstance(x, np.ndarray):
+        return x.tobytes() if isinstance(x, np.generic) else x
+    if x.nbytes < _FEW_BYTES or x.itemsize % 8:
         return x.shape, hash(x.tobytes())
-    words = x.reshape(-1).view(np.uint64)
+    words = np.ascontiguousarray(x).reshape(-1).view(np.uint64)
     words = words ^ (words >> _HALF)  # signs are last bits, and of a sum alone two that change would make no difference
-    return x.shape, hash((words.reshape(-1, len(_WEIGHTS)) @ _WEIGHTS).tobytes())
+    whole = words.size // len(_WEIGHTS) * len(_WEIGHTS)
+    lines, rest = words[:whole].reshape(-1, len(_WEIGHTS)), words[whole:]
+    return x.shape, hash((lines @ _WEIGHTS).tobytes()), int(rest @ _WEIGHTS[: rest.size])

@@ -18,7 +18,7 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import ALLOWANCES, CLOSE, EXACT, ExactAlgebra, fingerprints, numbers, unknowns
+from tiledsl.certificate.exact import ALLOWANCES, CLOSE, EXACT, ExactAlgebra, anonymous, fingerprints, numbers, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.executor.memory import message_of
 from tiledsl.certificate.formats import rounded
@@ -315,18 +315,18 @@ def first_difference(
         return None
     exact = old.dtype == EXACT
     if exact and by_value:
-        a, b = old["value"], new["value"]
+        a, b = old.real, new.real
         scale = np.abs(a[np.isfinite(a)]).max(initial=0.0)
         with np.errstate(invalid="ignore"):
             unlike = ~((np.abs(a - b) <= CLOSE * scale) | (a == b) | (np.isnan(a) & np.isnan(b)))
     else:
         unlike = fingerprints(old) != fingerprints(new) if exact else old != new
     if exact and may_overflow:
-        unlike &= np.isfinite(old["value"]) & np.isfinite(new["value"])
+        unlike &= np.isfinite(old.real) & np.isfinite(new.real)
     if not unlike.any():
         return None
     element = tuple(int(index) for index in np.argwhere(unlike)[0])
-    a, b = (each[element]["value"] if exact else each[element] for each in (old, new))
+    a, b = (each[element].real if exact else each[element] for each in (old, new))
     count = f"{int(unlike.sum())} of {old.size} elements differ"
     what = f"is {b} instead of {a}"
     if exact and (by_value or abs(a - b) <= 1e-3 * abs(a)):
@@ -394,8 +394,7 @@ def _drawn(
             drawn = np.array(unknowns(rounded(values, dtype), name))
             if special and shape:  # in a few places: a sum with NaN says nothing about its other terms
                 count = min(8 + values.size // 64, 64, values.size)
-                chosen = numbers(rounded(np.resize(SPECIAL, count), dtype))
-                chosen["print"] = fingerprints(chosen)  # no number that a program names
+                chosen = anonymous(numbers(rounded(np.resize(SPECIAL, count), dtype)))
                 drawn.reshape(-1)[generator.choice(values.size, count, replace=False)] = chosen
         return drawn
     if kind == "bool":

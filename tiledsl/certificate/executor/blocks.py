@@ -15,6 +15,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS
 
 MULTIPROCESSORS = 3
+Part = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
@@ -25,49 +26,63 @@ class Descriptor:
     block: tuple[int, ...]
 
 
-def block_places(
+def block_part(
     array: np.ndarray, dtype: str, starts: Sequence[Any], sizes: Sequence[int], where: Sequence[int], rank: int
-) -> tuple[Any, Any]:
-    """The index arrays of a block whose size in dimension i lies along axis where[i] of `rank`, and what is inside."""
+) -> tuple[np.ndarray, Part]:
+    """The elements of a block that are inside of the array, and where they lie in the block. The block's size in
+    dimension i lies along axis where[i] of `rank`."""
     size = ELEMENTS[dtype].bits // 8
     if int(starts[-1]) * size % 16:
         raise ExecutorError(f"a block begins at column {int(starts[-1])}, not a multiple of 16 bytes")
     steps = [step // array.itemsize for step in array.strides]
     if any(step * size % 16 for step in steps[:-1]) or steps[-1] != 1:
         raise ExecutorError(f"a block of an array with strides {steps} of {dtype}")
-    indices, inside = [], np.True_
-    for start, size, axis, extent in zip(starts, sizes, where, array.shape, strict=True):
-        shape = [1] * rank
+    chosen: list[slice] = []
+    inside = [slice(0, 1)] * rank
+    for given, length, axis, extent in zip(starts, sizes, where, array.shape, strict=True):
+        start = int(given)
+        first = min(max(start, 0), extent)
+        end = max(min(start + length, extent), first)
+        chosen.append(slice(first, end))
         if axis >= 0:
-            shape[axis] = size
-        index = (int(start) + np.arange(size)).reshape(shape)
-        inside = inside & (index >= 0) & (index < extent)
-        indices.append(np.clip(index, 0, max(extent - 1, 0)))
-    return tuple(indices), inside
+            inside[axis] = slice(first - start, end - start) if first < end else slice(0, 0)
+        elif first == end:
+            inside = [slice(0, 0)] * rank
+            break
+    if any(each.start == each.stop for each in inside):
+        return np.empty((0,) * rank, array.dtype), (slice(0, 0),) * rank
+    axes = [dim for _, dim in sorted((axis, dim) for dim, axis in enumerate(where) if axis >= 0)]
+    others = [dim for dim, axis in enumerate(where) if axis < 0]
+    part = array[tuple(chosen)].transpose([*others, *axes])[(0,) * len(others)]
+    missing = tuple(axis for axis in range(rank) if axis not in where)
+    return np.expand_dims(part, missing), tuple(inside)
+
+
+def load_block(elements: np.ndarray, inside: Part, shape: Sequence[int], zero: Any) -> np.ndarray:
+    """The elements of a block, 0 outside of the array."""
+    if elements.shape == tuple(shape):
+        return elements.copy()
+    made = np.full(shape, zero, elements.dtype)
+    made[inside] = elements
+    return made
 
 
 def store_block(
-    array: np.ndarray,
-    indices: Sequence[Any],
-    inside: Any,
-    value: np.ndarray,
-    add: Callable[[Any, Any], Any] | None = None,
+    elements: np.ndarray, inside: Part, value: np.ndarray, add: Callable[[Any, Any], Any] | None = None
 ) -> None:
-    """Store the elements of a block that are inside of the array, or what they are with those there by `add`."""
-    inside = np.broadcast_to(inside, value.shape)
-    places = tuple(np.broadcast_to(index, value.shape)[inside] for index in indices)
-    array[places] = value[inside] if add is None else add(array[places], value[inside])
+    """Store those elements of a block that are inside of the array, or what they are with those there by `add`."""
+    elements[...] = value[inside] if add is None else add(elements, value[inside])
 
 
-def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
-    """The array whose block an operation loads or stores as `tile`, and the block's places there."""
+def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Part]:
+    """The block that an operation loads or stores as `tile`, as `block_part` gives it."""
     fields = fields_of(op)
     if "buffer" in fields:
         array, axes = env[fields["buffer"]], op.attributes["axes"]
         where = [axes.index(dim) if dim in axes else -1 for dim in range(array.ndim)]
         sizes = [tile.shape[axis] if axis >= 0 else 1 for axis in where]
         starts = [env[start] for start in fields["starts"]]
-        return array, *block_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
+        return block_part(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
     descriptor = env[fields["descriptor"]]
     axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
     number = dict(zip(axes, op.attributes.get("pieces", ())))
@@ -76,8 +91,7 @@ def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
         raise ExecutorError(f"a block {descriptor.block} as {tile.type}")
     starts = [env[start] for start in fields["starts"]]
     where = [axes.index(dim) if dim in axes else -1 for dim in range(len(sizes))]
-    array = descriptor.array
-    return array, *block_places(array, tile.dtype, starts, sizes, where, len(tile.shape))
+    return block_part(descriptor.array, tile.dtype, starts, sizes, where, len(tile.shape))
 
 
 @result_meaning("tile.load_block", "triton.load_block")
@@ -86,8 +100,7 @@ def _load(op: Operation, executor: Executor) -> Any:
     zero = executor.algebra.constant(0, out.dtype)
 
     def loaded(env: Env) -> np.ndarray:
-        array, indices, inside = _block(op, env, out)
-        return np.broadcast_to(np.where(inside, array[indices], zero), out.shape).copy()
+        return load_block(*_block(op, env, out), out.shape, zero)
 
     return loaded
 
@@ -98,11 +111,11 @@ def _store(op: Operation, executor: Executor) -> Step:
     add = executor.algebra.atomic("add", given.dtype) if op.attributes.get("add") else None
 
     def step(env: Env) -> None:
-        array, indices, inside = _block(op, env, given)
+        elements, inside = _block(op, env, given)
         value = env[given]
-        if np.asarray(value).dtype != array.dtype:
-            raise ExecutorError(f"{np.asarray(value).dtype} is stored to {array.dtype}")
-        store_block(array, indices, inside, value, add)
+        if np.asarray(value).dtype != elements.dtype:
+            raise ExecutorError(f"{np.asarray(value).dtype} is stored to {elements.dtype}")
+        store_block(elements, inside, value, add)
 
     return step
 

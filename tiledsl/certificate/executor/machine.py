@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
+from tiledsl.certificate.executor.parts import is_everywhere, part_at
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -32,11 +33,16 @@ class Memory:
             raise ExecutorError(f"an argument has strides {array.strides}")
         steps = [step // size for step in array.strides]
         last = sum((dim - 1) * step for dim, step in zip(array.shape, steps, strict=True)) if array.size else -1
-        raw = array if array.dtype.fields else array.view(f"u{size}")  # as_strided knows no float8_e5m2
+        raw = array if array.dtype.kind == "c" else array.view(f"u{size}")  # as_strided knows no float8_e5m2
         self.flat = np.lib.stride_tricks.as_strided(raw, (last + 1,), (size,)).view(array.dtype)
         self.valid = np.zeros(last + 1, bool)
         if array.size:
             np.lib.stride_tricks.as_strided(self.valid, array.shape, steps)[...] = True
+        self.is_whole = bool(self.valid.all())
+
+    def part(self, offset: Any, mask: Any, shape: Point, is_written: bool = False) -> np.ndarray | None:
+        """The elements at offsets as `part_at` gives them; None if a mask or a hole leaves some out, too."""
+        return part_at(self.flat, [offset], shape, is_written) if self.is_whole and is_everywhere(mask) else None
 
     def reached(self, offset: Any, mask: Any, shape: Point) -> tuple[np.ndarray, np.ndarray]:
         """Which lanes of an access are active, and the offset of each. ExecutorError for one outside of the memory."""
@@ -51,10 +57,23 @@ class Memory:
 
     def read(self, offset: Any, mask: Any, other: Any, shape: Point) -> np.ndarray:
         """Elements at offsets; `other` where the mask says so. ExecutorError as `reached`."""
+        found = self.part(offset, mask, shape)
+        if found is not None:
+            return found.copy()
         active, offset = self.reached(offset, mask, shape)
         made = np.array(np.broadcast_to(other, shape), self.flat.dtype)
         made[active] = self.flat[offset[active]]
         return made
+
+    def write(self, offset: Any, mask: Any, value: Any, shape: Point) -> None:
+        """Elements at offsets replaced, but where a mask says not; the last of several stays. ExecutorError as
+        `reached`."""
+        found = self.part(offset, mask, shape, is_written=True)
+        if found is not None:
+            found[...] = value
+            return
+        active, offset = self.reached(offset, mask, shape)
+        self.flat[offset[active]] = np.broadcast_to(value, shape)[active]
 
 
 class Pointer:

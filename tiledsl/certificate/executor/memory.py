@@ -22,6 +22,7 @@ from tiledsl.certificate.executor.machine import (
     result_meaning,
     value_meaning,
 )
+from tiledsl.certificate.executor.parts import is_everywhere, part_at
 from tiledsl.certificate.executor.threads import of_threads
 from tiledsl.certificate.executor.values import in_order, scan
 from tiledsl.codegen.names import printable
@@ -202,8 +203,12 @@ def _load(op: Operation, executor: Executor) -> Step:
             return
         places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
         where = _in_lanes(executor, None if mask is None else env[mask], bool(out.shape))
-        active = _active(executor, buffer, array, places, where, guarded)
         shape = out.shape or _shape(*places, where)
+        found = part_at(array, places, shape) if is_everywhere(where) else None
+        if found is not None:
+            env[out] = scalar(found.copy())
+            return
+        active = _active(executor, buffer, array, places, where, guarded)
         made = read_elements(array, places, active, zero if other is None else env[other], shape)
         env[out] = _filled(executor, buffer, made, active, where)
 
@@ -231,8 +236,13 @@ def _store(op: Operation, executor: Executor) -> Step:
             return
         places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
         where = _in_lanes(executor, None if mask is None else env[mask], of_block)
+        shape = _shape(*places, where, env[value])
+        found = part_at(array, places, shape, is_written=True) if is_everywhere(where) else None
+        if found is not None:
+            found[...] = env[value]
+            return
         active = _active(executor, buffer, array, places, where, guarded)
-        write_elements(array, places, active, env[value], _shape(*places, where, env[value]))
+        write_elements(array, places, active, env[value], shape)
 
     return step
 
@@ -267,6 +277,12 @@ def atomically(
         before = array[place].copy()
         if compare is None or _same_bits(before, compare):
             array[place] = combine(before, value)
+        return before
+    found = part_at(array, places, shape, is_written=True) if is_everywhere(active) else None
+    if found is not None:
+        before = found.copy()
+        new = combine(before, value)
+        found[...] = new if compare is None else np.where(_same_bits(before, compare), new, before)
         return before
     active = spread(active, shape)
     chosen = [spread(index, shape)[active] for index in places]
@@ -628,13 +644,13 @@ def _pointer_store(op: Operation, executor: Executor) -> Step:
         pointer, value = env[fields["pointer"]], env[fields["value"]]
         mask = None if fields["mask"] is None else env[fields["mask"]]
         shape = np.shape(pointer.offset)
-        active, _ = pointer.memory.reached(pointer.offset, mask, shape)
         flat = pointer.memory.flat
         if op.name == "triton.store":
             if np.asarray(value).dtype != flat.dtype:
                 raise ExecutorError(f"{np.asarray(value).dtype} is stored to {flat.dtype}")
-            write_elements(flat, [pointer.offset], active, value, shape)
+            pointer.memory.write(pointer.offset, mask, value, shape)
         else:
+            active, _ = pointer.memory.reached(pointer.offset, mask, shape)
             kind, dtype = op.attributes["kind"], fields["value"].dtype
             compare = None if fields["compare"] is None else env[fields["compare"]]
             made = atomically(executor.algebra, flat, [pointer.offset], active, value, kind, dtype, shape, compare)

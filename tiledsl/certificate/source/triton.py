@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate.algebra import Algebra, ExecutorError, Pair, prefixes
-from tiledsl.certificate.executor.blocks import block_places, store_block
+from tiledsl.certificate.executor.blocks import Part, block_part, load_block, store_block
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.executor.memory import atomically
 from tiledsl.certificate.executor.values import counted, field, gathered
@@ -35,25 +35,24 @@ class Descriptor:
         self.language, self.element, self.array, self.block = language, dtype, array, tuple(block)
         self.algebra, self.layout = language.algebra, layout
 
-    def places(self, starts: Sequence[Any]) -> tuple[Any, Any]:
-        """The indices of a block's elements, and which of them lie inside."""
+    def part(self, starts: Sequence[Any]) -> tuple[np.ndarray, Part]:
+        """See `block_part`."""
         self.language.touch()
         self.language.written = None
         if len(starts) != len(self.block):
             raise ExecutorError(f"{len(starts)} starts for a block {self.block}")
-        return block_places(self.array, self.element, starts, self.block, range(len(self.block)), len(self.block))
+        return block_part(self.array, self.element, starts, self.block, range(len(self.block)), len(self.block))
 
     def load(self, starts: Sequence[Any]) -> Tensor:
-        indices, inside = self.places(starts)
-        found = np.where(inside, self.array[indices], self.algebra.constant(0, self.element))
+        found = load_block(*self.part(starts), self.block, self.algebra.constant(0, self.element))
         return Tensor(self.algebra, found, self.element)
 
     def store(self, starts: Sequence[Any], value: Tensor, add: bool = False) -> None:
-        indices, inside = self.places(starts)
+        elements, inside = self.part(starts)
         if value.shape != self.block:
             raise ExecutorError(f"{value!r} is stored to a block {self.block}")
         combine = self.algebra.atomic("add", self.element) if add else None
-        store_block(self.array, indices, inside, value.to(DType(self.element)).array, combine)
+        store_block(elements, inside, value.to(DType(self.element)).array, combine)
 
 
 _WIDENED = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
@@ -343,8 +342,7 @@ class Language:
         if spread([each for each in (pointer, value, mask) if each is not None]) != shape:
             raise ExecutorError(f"{value!r} with {mask!r} is stored to {pointer!r}")
         memory = self._memory(pointer)
-        active, offset = memory.reached(pointer.array, None if mask is None else mask.array, shape)
-        memory.flat[offset[active]] = np.broadcast_to(value.array, shape)[active]
+        memory.write(pointer.array, None if mask is None else mask.array, value.array, shape)
 
     def _atomic(self, name: str) -> Callable[..., Tensor]:
         kind = "exchange" if name == "xchg" else name

@@ -58,7 +58,6 @@ _ZERO, _ONE = np.uint64(0), np.uint64(1)
 with np.errstate(over="ignore"):
     _NAN, _INFINITY = modular.symbol("nan", _ZERO), modular.symbol("infinity", _ZERO)
 _TF32_BITS = 11  # of the significand
-_FEW_ELEMENTS = 512  # to compute with as many is as quick as to look it up
 
 
 def made(value: Any, fingerprint: Any) -> Any:
@@ -186,9 +185,9 @@ class ExactAlgebra(Algebra):
         key = self.is_field, self.by_value, divides, masks, self.rounds32, *key
 
         def apply(*operands: Any) -> Any:
-            if max(map(np.size, operands)) < _FEW_ELEMENTS:
-                return function(*operands)
-            return self.remembered.compute(key, function, operands)
+            if any(map(np.ndim, operands)):
+                return self.remembered.compute(key, function, operands)
+            return function(*operands)
 
         return apply
 

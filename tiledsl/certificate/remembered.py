@@ -9,6 +9,7 @@ import numpy as np
 from tiledsl.certificate.algebra import Function
 
 _MOST_BYTES = 1 << 28
+_KEY_BYTES = 1 << 10  # what a key takes, about
 _FEW_BYTES = 1 << 13
 _HALF = np.uint64(31)
 _WEIGHTS = np.random.default_rng(0).integers(0, 1 << 64, 1 << 12, np.uint64) | np.uint64(1)
@@ -18,39 +19,38 @@ class Remembered:
     """What was computed of which operands: most of what a program computes, it computes after the next pass again."""
 
     def __init__(self) -> None:
-        self.results: dict[Any, np.ndarray] = {}
-        self.contents: dict[Any, Any] = {}  # of what is shown of results, which are by their ids
+        self.results: dict[Any, np.ndarray] = {}  # the last used at the end
+        self.contents: dict[int, dict[Any, Any]] = {}  # of results, by their ids, and of what is shown of them
         self.bytes = 0
 
     def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
         """function(*operands), which must not be written to."""
         key = key, *map(self._content, operands)
-        if key not in self.results:
+        result = self.results.pop(key, None)
+        if result is None:
             result = function(*operands)
             if not isinstance(result, np.ndarray):
                 return result
-            if self.bytes + result.nbytes > _MOST_BYTES:
-                self.results.clear()
-                self.contents.clear()
-                self.bytes = 0
             if result.base is not None:
                 result = result.copy()
             result.flags.writeable = False
-            self.results[key] = result
-            self.contents[id(result)] = ()
-            self.bytes += result.nbytes
-        return self.results[key]
+            self.contents[id(result)] = {}
+            self.bytes += result.nbytes + _KEY_BYTES
+        self.results[key] = result
+        while self.bytes > _MOST_BYTES and len(self.results) > 1:
+            forgotten = self.results.pop(next(iter(self.results)))
+            del self.contents[id(forgotten)]
+            self.bytes -= forgotten.nbytes + _KEY_BYTES
+        return result
 
     def _content(self, x: Any) -> Any:
-        if not isinstance(x, np.ndarray):
+        known = self.contents.get(id(x if x.base is None else x.base)) if isinstance(x, np.ndarray) else None
+        if known is None:
             return _content(x)
-        result = id(x if x.base is None else x.base)
-        if result not in self.contents:
-            return _content(x)
-        shown = result, x.__array_interface__["data"][0], x.shape, x.strides, x.dtype
-        if shown not in self.contents:
-            self.contents[shown] = _content(x)
-        return self.contents[shown]
+        shown = x.__array_interface__["data"][0], x.shape, x.strides, x.dtype
+        if shown not in known:
+            known[shown] = _content(x)
+        return known[shown]
 
 
 def _content(x: Any) -> Any:

@@ -79,20 +79,19 @@ def combiner(kind: str, propagate_nan: bool = False) -> Any:
     return np.multiply if kind == "prod" else np.add
 
 
-Pair = tuple[Any, Any]
+Arrays = tuple[Any, ...]
 
 
-def prefixes(combine: Callable[[Pair, Pair], Pair], pair: Pair, axis: int) -> Pair:
-    """Inclusive prefixes of pairs of arrays along an axis. After k steps, each is of the 2**k before it."""
-    rows = tuple(np.moveaxis(each, axis, 0) for each in pair)
+def prefixes(combine: Callable[[Arrays, Arrays], Arrays], given: Arrays, axis: int) -> Arrays:
+    """Inclusive prefixes of arrays together along an axis. After k steps, each is of the 2**k before it."""
+    rows = tuple(np.moveaxis(each, axis, 0) for each in given)
     far = 1
     while far < len(rows[0]):
         first, last = (tuple(each[part] for each in rows) for part in (slice(-far), slice(far, None)))
         made = combine(first, last)
         rows = tuple(np.concatenate([each[:far], new]) for each, new in zip(rows, made, strict=True))
         far *= 2
-    factors, values = (np.moveaxis(each, 0, axis) for each in rows)
-    return factors, values
+    return tuple(np.moveaxis(each, 0, axis) for each in rows)
 
 
 def saturated(value: Any, dtype: str, to: np.dtype[Any]) -> Any:
@@ -218,7 +217,7 @@ class Algebra:
         Data parallel algorithms, CACM 29(12), 1986)."""
         multiply, add = self.binary("mul", dtype), self.binary("add", dtype)
 
-        def combine(before: Pair, here: Pair) -> Pair:
+        def combine(before: Arrays, here: Arrays) -> Arrays:
             return multiply(before[0], here[0]), add(multiply(here[0], before[1]), here[1])
 
         return lambda values, factors: prefixes(combine, (factors, values), axis)[1]

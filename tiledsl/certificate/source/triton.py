@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError, Pair, prefixes
+from tiledsl.certificate.algebra import Algebra, Arrays, ExecutorError, prefixes
 from tiledsl.certificate.executor.blocks import Part, block_part, load_block, store_block
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.executor.memory import atomically
@@ -259,25 +259,24 @@ class Language:
         return total
 
     def associative_scan(self, x: Any, axis: int, combine: Callable[..., Any], reverse: bool = False) -> Any:
-        if isinstance(x, tuple):
-            return self._scanned_pairs(x, axis, combine)
-        lines = np.moveaxis(x.array, axis, 0)
         if getattr(getattr(combine, "function", None), "__name__", "") == "_add":
             return self._scanned("sum", x, axis, reverse)  # Triton's own adds in the same order
-        found = [x.like(lines[-1] if reverse else lines[0])]
-        for line in lines[-2::-1] if reverse else lines[1:]:
-            found.append(combine(found[-1], x.like(line)))
-        stacked = np.stack([np.asarray(each.array) for each in (found[::-1] if reverse else found)])
-        return Tensor(self.algebra, np.moveaxis(stacked, 0, axis), found[-1].element)
+        given: tuple[Tensor, ...] = x if isinstance(x, tuple) else (x,)
+        elements = [each.element for each in given]
 
-    def _scanned_pairs(self, given: tuple[Tensor, Tensor], axis: int, combine: Callable[..., Any]) -> Any:
-        def combined(before: Pair, here: Pair) -> Pair:
-            tensors = (x.like(array) for pair in (before, here) for x, array in zip(given, pair, strict=True))
-            first, second = combine(*tensors)
-            return first.array, second.array
+        def combined(before: Arrays, here: Arrays) -> Arrays:
+            tensors = [each.like(array) for part in (before, here) for each, array in zip(given, part, strict=True)]
+            made = combine(*tensors)
+            made = made if isinstance(made, tuple) else (made,)
+            elements[:] = [each.element for each in made]
+            return tuple(each.array for each in made)
 
-        found = prefixes(combined, (given[0].array, given[1].array), axis)
-        return tuple(x.like(array) for x, array in zip(given, found, strict=True))
+        def turned(arrays: Arrays) -> Arrays:
+            return tuple(np.flip(each, axis) for each in arrays) if reverse else arrays
+
+        found = turned(prefixes(combined, turned(tuple(each.array for each in given)), axis))
+        tensors = tuple(Tensor(self.algebra, *each) for each in zip(found, elements, strict=True))
+        return tensors if isinstance(x, tuple) else tensors[0]
 
     def _scanned(self, kind: str, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
         x = self._promoted(x, True)

@@ -48,6 +48,8 @@ ALLOWANCES = {
     "recurrence": "factors of a linear recurrence multiplied with each other first, which may overflow",
     "masking": "what -inf is added to is -inf, infinities and NaN too",
 }
+# What values as float64 hold hardly differs by these, narrower roundings included, which are of what is equal.
+KEEP_VALUES = frozenset({"contraction", "reassociation", "reciprocal"})
 # Fingerprints do not know that 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, and not rounded.
 CLOSE = 1e-9
 _AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling", "recurrence"})

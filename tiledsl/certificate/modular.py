@@ -21,7 +21,7 @@ def _u(number: int) -> Any:
     return np.uint64(number)
 
 
-_3, _30, _31, _61 = _u(3), _u(30), _u(31), _u(61)
+_2, _3, _30, _31, _61 = map(_u, (2, 3, 30, 31, 61))
 _LOW30, _LOW31 = _u((1 << 30) - 1), _u((1 << 31) - 1)
 
 
@@ -123,9 +123,10 @@ def dot(a: Any, b: Any) -> Any:
         lefts = np.concatenate([((left >> at) & low).astype(np.float64) for at in limbs])
         rights = np.concatenate([((right >> at) & low).astype(np.float64) for at in limbs], axis=1)
         parts = (lefts @ rights).reshape(3, rows, 3, columns)
-        for place in range(5):  # of the sums of 61 bits, seven fit
-            made = sum(parts[i, :, place - i] for i in range(3) if 0 <= place - i < 3)
-            total = total + shifted(np.asarray(made).astype(np.uint64), _LIMB * place)
+        made = [sum(parts[i, :, place - i] for i in range(3) if 0 <= place - i < 3) for place in range(5)]
+        first, second, third, fourth, fifth = (np.asarray(each).astype(np.uint64) for each in made)
+        # 2**63, by which the fourth counts, is 4, and what the fifth counts by is 4 times what the second does.
+        total = total + first + (fourth << _2) + shifted(second + (fifth << _2), _LIMB) + shifted(third, 2 * _LIMB)
         total = reduced(total)
     return total
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tiledsl.certificate import modular
+from tiledsl.certificate import modular, remembered
 from tiledsl.certificate.algebra import Algebra, Unsupported
 from tiledsl.certificate.exact import ExactAlgebra, fingerprints, numbers, unknowns
 from tiledsl.certificate.formats import decoded, encoded, rounded
@@ -41,6 +41,9 @@ def test_modular_arithmetic() -> None:
     assert (whole(modular.add(x, y)) == (whole(x) + whole(y)) % P).all()
     assert (whole(modular.dot(a, b)) == whole(a) @ whole(b) % P).all()
     assert (whole(modular.sums(a, 1)) == whole(a).sum(1) % P).all()
+    some, alike = generator.integers(0, 2, (700, 8)) > 0, np.broadcast_to(np.arange(700)[:, None] % 3 > 0, (700, 8))
+    for chosen in (some, alike):
+        assert (whole(modular.chosen_sums(a, chosen)) == whole(a) @ whole(chosen.astype(int)) % P).all()
     assert (modular.multiply(x, modular.inverse(x)) == (x != 0)).all()
     assert (whole(modular.shifted(x, -7)) == whole(x) * pow(2, -7, P) % P).all()
 
@@ -111,6 +114,78 @@ def test_strict_fingerprints_tell_orders_apart() -> None:
         a, b = elements("a", 4, 32), elements("bb", 32, 5)
         dot = algebra.dot("float16", "float16", "float32")
         assert equal(dot(a[:, 16:], b[16:], dot(a[:, :16], b[:16], None)), dot(a, b, None))
+
+
+@pytest.mark.parametrize("allowed", [[], ["reassociation"]])
+def test_a_product_has_a_symbol_for_its_pairs_of_factors(allowed: list[str]) -> None:
+    """Whatever stands where the other factor is 0, and from whichever side they come; but for any other change."""
+    algebra = ExactAlgebra(allowed)
+    dot = algebra.dot("float16", "float16", "float32")
+    a, b, c = elements("a", 4, 32), elements("bb", 32, 5), elements("ccc", 4, 5)
+    zeros = np.arange(32)[:, None] > 20 + np.arange(5)  # of each column others
+    masked, other = np.where(zeros, numbers(0.0), b), a.copy()
+    other[:, 22:] = elements("other", 4, 10)
+    alike = fingerprints(dot(other, masked, c)) == fingerprints(dot(a, masked, c))
+    assert (alike == [True, True, False, False, False]).all()
+    assert same(dot(a, b, c), dot(b.T, a.T, c.T).T)
+    changed = b.copy()
+    changed[3, 2] = a[0, 0]
+    assert (fingerprints(dot(a, changed, c)) != fingerprints(dot(a, b, c))).all(0).tolist() == [0, 0, 1, 0, 0]
+    assert unlike(dot(a, b, c), dot(a, b, None)) and unlike(dot(a[:, ::-1], b, c), dot(a, b, c))
+
+
+def test_factors_that_are_known_powers_of_two_move_the_point() -> None:
+    """Of a whole array too, in which other numbers are."""
+    algebra = ExactAlgebra()
+    multiply, divide = algebra.binary("mul", "float32"), algebra.binary("div", "float32")
+    given = [0.5, -2.0, 2.0**30, -(2.0**-30), 1.0, -1.0, 0.0, 3.0]
+    x, factors = elements("x", 8), numbers(given)
+    for at, number in enumerate(given):
+        single = algebra.constant(number, "float32")
+        assert same(multiply(x, factors)[at], multiply(x[at], single))
+        assert not number or same(divide(x, factors)[at], divide(x[at], single))
+    assert same(multiply(multiply(x, factors), divide(numbers(1.0), factors))[:6], x[:6])
+
+
+def test_values_alone_are_those_with_fingerprints() -> None:
+    field, alone = ExactAlgebra(["reassociation"]), ExactAlgebra(["rescaling"])
+    x, y = elements("x", 8, 8), numbers(np.linspace(0.1, 3, 64).reshape(8, 8))
+    for made in (
+        lambda algebra: algebra.binary("mul", "float32")(y, algebra.constant(0.1, "float32")),
+        lambda algebra: algebra.dot("float32", "float32", "float32")(x, y, None),
+        lambda algebra: algebra.reduce("sum", 1, "float32")(algebra.math("exp2", "float32", "float32")(x)),
+    ):
+        assert (made(alone).real == made(field).real).all()
+
+
+def test_what_is_the_same_along_an_axis_is_computed_once() -> None:
+    add = ExactAlgebra().binary("add", "float32")
+    x, y = elements("x", 8, 1), elements("yy", 8, 600)
+    wide = np.broadcast_to(x, (8, 600))
+    assert same(add(wide, y), add(wide.copy(), y)) and same(add(wide, wide), add(wide.copy(), wide.copy()))
+    assert add(wide, wide).shape == (8, 600) and not add(wide, wide).strides[1]
+
+
+def test_what_is_remembered_is_found_by_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views of results too; what was used last is kept, and what is written to is looked at again."""
+    monkeypatch.setattr(remembered, "_MOST_BYTES", 3 * (1024 * 8 + 1024))
+    known, calls = remembered.Remembered(), []
+
+    def double(x: Any) -> Any:
+        calls.append(x)
+        return 2 * x
+
+    given = np.arange(1024.0)
+    result = known.compute("double", double, (given,))
+    assert known.compute("double", double, (given.copy(),)) is result and len(calls) == 1
+    views = [known.compute("double", double, (each,)) for each in (result.reshape(32, 32), result.reshape(32, 32).T)]
+    assert (views[1] == views[0].T).all() and len(calls) == 3
+    assert known.compute("double", double, (given,)) is result and len(calls) == 3
+    given[5] = 7
+    assert known.compute("double", double, (given,))[5] == 14 and len(calls) == 4  # and the first view is forgotten
+    assert known.compute("double", double, (np.arange(1024.0),)) is result and len(calls) == 4
+    known.compute("double", double, (result.reshape(32, 32),))
+    assert len(calls) == 5 and len(known.contents) == len(known.results) == 3
 
 
 def test_a_product_of_nothing_but_zeros_is_a_known_zero() -> None:

@@ -383,9 +383,7 @@ class ExactAlgebra(Algebra):
         if name == "clamp":
             return lambda x, low, high: _extremum("min")(_extremum("max")(x, low), high)
         if name == "abs":
-            return lambda x: made(
-                np.abs(x.real), np.where(np.signbit(x.real), _opposite(_prints(x)), _prints(x))
-            )
+            return lambda x: made(np.abs(x.real), np.where(np.signbit(x.real), _opposite(_prints(x)), _prints(x)))
         if name == "sigmoid":
             return self._sigmoid(dtype)
         if record.takes in ("bits", "wide ints"):
@@ -547,8 +545,8 @@ class ExactAlgebra(Algebra):
 
 
 def _dot(name: str, x: Any, y: Any, start: Any) -> Any:
-    """Fingerprints of what a product adds to others: of its factors from both sides, each with its place along the inner
-    dimension, where neither is 0."""
+    """Fingerprints of what a product adds to others: of the factors from both sides, each with its place along the
+    inner dimension, where neither is 0."""
     places = np.arange(len(y), dtype=np.uint64)
     rows = modular.chosen_sums(_present(modular.symbol("factor", places, x), x), y != _ZERO)
     columns = modular.chosen_sums(_present(modular.symbol("factor", places, y.T), y.T), x.T != _ZERO).T

@@ -1,8 +1,8 @@
 """Arithmetic modulo p = 2**61 - 1 on uint64 arrays, and pseudo-random functions with values there.
 
 All residues are below p, but that one symbol in 2**61 may be p itself. Below p, x - p wraps around, so that the
-smaller of x and x - p is the residue of both; and p - x is x with its 61 bits inverted. A polynomial identity that does not hold survives one random point with a probability of its
-degree over p (Schwartz 1980, Zippel 1979).
+smaller of x and x - p is the residue of both; and p - x is x with its 61 bits inverted. A polynomial identity that does
+not hold survives one random point with a probability of its degree over p (Schwartz 1980, Zippel 1979).
 """
 
 from __future__ import annotations

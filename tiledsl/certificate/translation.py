@@ -18,7 +18,17 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import ALLOWANCES, CLOSE, EXACT, KEEP_VALUES, ExactAlgebra, anonymous, fingerprints, numbers, unknowns
+from tiledsl.certificate.exact import (
+    ALLOWANCES,
+    CLOSE,
+    EXACT,
+    KEEP_VALUES,
+    ExactAlgebra,
+    anonymous,
+    fingerprints,
+    numbers,
+    unknowns,
+)
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.executor.memory import message_of
 from tiledsl.certificate.formats import rounded

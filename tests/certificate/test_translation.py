@@ -209,6 +209,9 @@ def test_a_split_sum_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch) -
     make = lambda: product(pass_configs={"split-k.splits": 2})
     (split,) = [each for each in check_translation(make(), source=False) if each.subject.startswith("split-k")]
     assert split.detail == "equal but for reassociation"
+    monkeypatch.setattr(split_k.SplitK, "allowances", lambda self, program: frozenset({"reassociation", "rescaling"}))
+    (split,) = [each for each in check_translation(make(), source=False) if each.subject.startswith("split-k")]
+    assert split.detail == "equal but for reassociation"  # no more than it needs
     monkeypatch.setattr(split_k.SplitK, "allowances", lambda self, program: frozenset())
     (split,) = [each for each in check_translation(make(), source=False) if each.subject.startswith("split-k")]
     assert split.status == "failed" and "another expression" in split.detail and split.place.endswith(":40:13")

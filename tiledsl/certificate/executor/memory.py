@@ -295,8 +295,7 @@ def atomically(
     ordered = lines[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if ordered.size else np.zeros(0, np.int64)
     turn = np.arange(ordered.size) - np.repeat(starts, np.diff(np.r_[starts, ordered.size]))
-    for number in range(int(turn.max()) + 1 if turn.size else 0):
-        now = order[turn == number]
+    for now in np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1]):
         at = tuple(index[now] for index in chosen)
         before = array[at]
         previous[now] = before

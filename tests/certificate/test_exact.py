@@ -259,7 +259,7 @@ def test_what_bits_are_taken_of_is_had_back() -> None:
     assert same(of_bits(both), x.reshape(3, 2)[:, ::-1])
     assert unlike(of_bits(bits ^ 1), x) and same(of_bits(bits ^ 1), numbers(of_bits(bits ^ 1).real))
     assert unlike(ExactAlgebra().bitcast("int32", "float32")(bits), x)  # another run's
-    to_bits(unknowns(x["value"][:1], "another"))
+    to_bits(unknowns(x.real[:1], "another"))
     assert same(of_bits(bits[1:]), x[1:])
     with pytest.raises(Unsupported, match="several expressions"):
         of_bits(bits)

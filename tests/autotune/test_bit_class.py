@@ -259,8 +259,8 @@ def test_how_an_index_advances(value: str, found: tuple[int, int] | None) -> Non
 X = ("load", "A#0", "float32", (), ("at",))
 X_AT = ("load", "A#0", "float32", (), ("at", "tile", "tile"))
 ZERO, CONSTANT = ("constant", "0.0", "float32"), ("constant", "1.0", "float32")
-SUM = (("kind", "'sum'"), ("propagate_nan", "False"), ("relaid", "False"))
-MAX = (("kind", "'max'"), ("propagate_nan", "False"), ("relaid", "False"))
+SUM = (("in_fours", "False"), ("kind", "'sum'"), ("propagate_nan", "False"), ("relaid", "False"))
+MAX = (("in_fours", "False"), ("kind", "'max'"), ("propagate_nan", "False"), ("relaid", "False"))
 INT = ("int",)
 WHOLE_TILE = "tensor<16x16xint32>"
 LOOPED = "%v = scf.for %c0, %c4, %c1[{}] : {} (%k: int32, %acc: {}) {{ {} scf.yield [%n] }}"
@@ -512,7 +512,10 @@ K16 = ("arith.mul", LOOP, "16")
         ("arith.floormod %k, %c4 : int32", ("arith.floormod", (), LOOP, "4")),
         ("arith.floormod %late, %c4 : int32", ("arith.floormod", (), ("arith.add", (), LOOP, "2"), "4")),
         ("arith.floormod %later, %c4 : int32", ("arith.floormod", (), ("arith.add", (), LOOP, ("block", 0)), "4")),
-        ("arith.mul %i, %k : tensor<16x1xint32>", ("arith.mul", (), ("tensor.iota", (("axis", "0"),)), LOOP)),
+        (
+            "arith.mul %i, %k : tensor<16x1xint32>",
+            ("arith.mul", (), ("tensor.iota", (("axis", "0"), ("in_fours", "False"))), LOOP),
+        ),
         ("arith.min %late, %s : int32", ("arith.min", (), ("arith.add", (), LOOP, "2"), ("host", "s"))),
         ("scf.if %b : int32 { scf.yield [%c1] } { scf.yield [%bx] }", BLOCK),
         ("scf.if %b : int32 { scf.yield [%k] } { scf.yield [%c3] }", ("scf.if", (), ("host", "b"), LOOP, "3")),

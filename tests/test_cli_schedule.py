@@ -54,19 +54,17 @@ def test_an_edited_schedule(tmp_path: Path) -> None:
     assert "k      3 x 128x64 float16" in shown and ": 3 deep, at least one turn" in shown
 
 
-def test_rings_are_what_the_kernel_takes_of_shared_memory() -> None:
+@pytest.mark.parametrize("consumers", ["one", pytest.param("auto", marks=pytest.mark.slow)])
+def test_rings_are_what_the_kernel_takes_of_shared_memory(consumers: str) -> None:
     """In order: a result takes the place of an operand, and what is computed for a product has one, too."""
-    for consumers in ("one", "auto"):
-        configs = {"select-emitter.consumers": consumers}
-        kernel = tiledsl.compile(decode(batch=2, keys=4096, dim=512), target="cuda:90", pass_configs=configs)
-        text = schedule_of(kernel, HOPPER)
-        assert (
-            ("consumers of 8 warps" in text) == ("weights  1 x 64x64 float16, computed" in text) == (consumers == "one")
-        )
-        assert ": 2 deep, at least one turn, 2 turns at a time\n" in text
-        total = float(text[: text.index("\n\nloop")].split()[-2])
-        barriers = kernel.resources.shared_bytes - 1024 * total
-        assert 0 < barriers < 1024
+    configs = {"select-emitter.consumers": consumers}
+    kernel = tiledsl.compile(decode(batch=2, keys=4096, dim=512), target="cuda:90", pass_configs=configs)
+    text = schedule_of(kernel, HOPPER)
+    assert ("consumers of 8 warps" in text) == ("weights  1 x 64x64 float16, computed" in text) == (consumers == "one")
+    assert ": 2 deep, at least one turn, 2 turns at a time\n" in text
+    total = float(text[: text.index("\n\nloop")].split()[-2])
+    barriers = kernel.resources.shared_bytes - 1024 * total
+    assert 0 < barriers < 1024
 
 
 def test_what_triton_orders() -> None:

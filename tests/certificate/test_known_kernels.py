@@ -20,7 +20,7 @@ OF_DATA = {
 }
 
 
-LONG = ("kimi_delta_attention", "gated_delta_net")
+LONG = ("kimi_delta_attention", "gated_delta_net", "gated_linear_attention", "linear_attention")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_matches_torch_at_a_ragged_shape(name: str) -> None:
     assert 0 <= example.main(**example.SMALL) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASIC)
 def test_matches_torch_at_another_shape(name: str) -> None:
     assert 0 <= load_example(name).main(**OTHER_SHAPES[name]) < 0.1

@@ -33,7 +33,7 @@ def results(name: str, gates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("kept", "strongest"), [(1.0, 0.0), (0.9, 2.0), (0.5, 30.0), (0.0, 0.0)])
+@pytest.mark.parametrize(("kept", "strongest"), [(1.0, 0.0), (0.5, 30.0)])
 def test_gates_may_be_anything_from_0_to_1(name: str, kept: float, strongest: float) -> None:
     torch.manual_seed(2)
     gates = -strongest * torch.rand(1, LENGTH, 2, DIM)

@@ -43,7 +43,7 @@ def test_the_reference_gives_the_published_numbers() -> None:
     assert ones == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
-@pytest.mark.parametrize(("seed", "off"), [(0, 0), (42, 7), (-3, (1 << 32) - 5), (0x123456789ABCDEF0, 1 << 40)])
+@pytest.mark.parametrize(("seed", "off"), [(-3, (1 << 32) - 5), (0x123456789ABCDEF0, 1 << 40)])
 def test_numbers_of_each_block_loop_and_iteration(run: Any, seed: int, off: int) -> None:
     @T.prim_func
     def main(A: T.Tensor((2, 3, 2, 5, 6), "uint32"), B: T.Tensor((2, 3), "uint32")):

@@ -65,7 +65,9 @@ def test_all_kernels_are_compiled_wherever_they_begin() -> None:
     assert len(resumed.compiled) == 2
 
 
-@pytest.mark.parametrize("after", ["promote-buffers", "select-emitter", "dce"])
+@pytest.mark.parametrize(
+    "after", ["select-emitter", *(pytest.param(each, marks=pytest.mark.slow) for each in ("promote-buffers", "dce"))]
+)
 def test_gluon_stays_gluon(after: str) -> None:
     options = {"select-emitter.backend": "gluon"}
     sizes = {"batch": 1, "heads": 2, "kv_heads": 2, "queries": 256, "keys": 256, "dim": 64}

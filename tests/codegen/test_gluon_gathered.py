@@ -131,7 +131,8 @@ def test_compiles_to_copies_of_16_bytes(version: str, tmp_path: Path, request: p
     assert {*copies} == {"0x10"} and len(copies) == (128 + 64) * 64 * 2 // 16 // 128
     assert "cp.async.mbarrier.arrive.noinc.shared" in result["ptx"]
     assert {"32", "240"} <= set(re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", result["ptx"]))
-    assert set(re.findall(r"(\d+) bytes spill stores", result["ptxas"])) == {"0"}, result["ptxas"]
+    (spilled,) = map(int, re.findall(r"(\d+) bytes spill stores", result["ptxas"]))
+    assert spilled <= (0 if version == "3.6" else 4), result["ptxas"]  # a newer ptxas has one register less
 
 
 @T.prim_func

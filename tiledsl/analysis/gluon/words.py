@@ -57,12 +57,11 @@ def differs_by_column(value: Value) -> bool:
 
 
 def _may_be_known(value: Value) -> bool:
-    """Whether a value is made of numbers, positions and turns, such as a compiler may know."""
+    """Whether nothing that a launch gives is in a value: no block's index, no argument and nothing that is loaded."""
     if isinstance(value.owner, Region):
-        return isinstance(value.owner.parent, scf.ForOp)
-    if isinstance(value.op, (*_BY_ELEMENT, arith.ConstantOp, tensor.IotaOp, gluon.WarpGroupIdOp)):
-        return all(map(_may_be_known, value.op.operands))
-    return False
+        return not isinstance(value.owner.parent, triton.LaunchOp)
+    of_launch = isinstance(value.owner, (gluon.WorkItemOp, gluon.LongestFirstOp))
+    return not of_launch and all(map(_may_be_known, value.owner.operands))
 
 
 class NotInFours(Exception):
